@@ -1,0 +1,17 @@
+//! Move many small pieces of memory between processes, described in a shared-memory ring without a system call.
+//!
+//! Start with `client` to use an engine, and with `engine` to have one in your process. The words, in the order of a
+//! descriptor's journey:
+//!
+//! * A **region** is registered memory: a handle, a length, rights. It is local, or was opened by its exported name.
+//! * A **descriptor** is one 64-byte submission entry: `count` fragments of `len` bytes, between two regions.
+//! * A **batch** is the descriptors up to one that carries LAST: one logical operation, with one outcome.
+//! * A **span** is a completion entry: a run of consecutive descriptors with one outcome.
+//!
+//! `push` fills a slot privately, `publish` shows the slots to the engine with one store, `submit` is publish plus a
+//! wake-up if the engine sleeps, `reap` takes spans.
+//!
+//! Linux, x86-64 and aarch64. No system library is needed.
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("scatter-ring is for little-endian machines: the shared areas are little-endian");
