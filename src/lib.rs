@@ -15,3 +15,7 @@
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("scatter-ring is for little-endian machines: the shared areas are little-endian");
+
+pub mod ring;
+#[doc(hidden)]
+pub mod sync;
