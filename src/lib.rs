@@ -16,6 +16,10 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("scatter-ring is for little-endian machines: the shared areas are little-endian");
 
+#[cfg(not(scatter_ring_loom))]
+pub mod attach;
+#[cfg(not(scatter_ring_loom))]
+pub mod region;
 pub mod ring;
 #[doc(hidden)]
 pub mod sync;

@@ -1,0 +1,61 @@
+//! Memory that more than one process sees.
+//!
+//! Together with the links, the only module that maps or casts memory. Shared pages are never behind a Rust reference,
+//! with one exception: the words of a ring are atomics, and a `&AtomicU64` may be shared with anybody. Everything else
+//! is copied in and out by raw pointer in [`copy`].
+//!
+//! * [`SharedPages`]: the two areas of a ring pair.
+//! * [`Region`]: memory that descriptors can name, with its length and [`Rights`].
+//! * [`HandleTable`]: handles with generations.
+//! * [`ForkGuard`]: tells a forked child from its parent.
+
+#[doc(hidden)]
+pub mod copy;
+mod fork;
+mod handles;
+mod memory;
+mod pages;
+
+pub use fork::ForkGuard;
+pub use handles::HandleTable;
+pub use memory::{Huge, Region, RegionError};
+pub use pages::{SharedPages, Slots, Word};
+
+/// What a region grants. Bits 0 and 1 of the number in attach messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Rights {
+    /// May be a source, or hold an index array.
+    pub read: bool,
+    /// May be a destination.
+    pub write: bool,
+}
+
+impl Rights {
+    /// Reading only.
+    pub const READ: Rights = Rights { read: true, write: false };
+    /// Writing only.
+    pub const WRITE: Rights = Rights { read: false, write: true };
+    /// Both.
+    pub const READ_WRITE: Rights = Rights { read: true, write: true };
+
+    /// As a number: bit 0 reading, bit 1 writing.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.read as u64 | (self.write as u64) << 1
+    }
+
+    /// The rights of a number, or `None` if another bit is set, or none.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Option<Rights> {
+        if bits == 0 || bits > 3 {
+            return None;
+        }
+        Some(Rights { read: bits & 1 != 0, write: bits & 2 != 0 })
+    }
+
+    /// True if `self` grants all that `wanted` asks for.
+    #[must_use]
+    pub const fn covers(self, wanted: Rights) -> bool {
+        (self.read || !wanted.read) && (self.write || !wanted.write)
+    }
+}
