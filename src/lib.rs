@@ -18,6 +18,13 @@ compile_error!("scatter-ring is for little-endian machines: the shared areas are
 
 #[cfg(not(scatter_ring_loom))]
 pub mod attach;
+// Public for the tests that compare them with the executable model; not part of the interface.
+#[cfg(not(scatter_ring_loom))]
+#[doc(hidden)]
+pub mod pipeline;
+#[cfg(not(scatter_ring_loom))]
+#[doc(hidden)]
+pub mod plan;
 #[cfg(not(scatter_ring_loom))]
 pub mod region;
 pub mod ring;
