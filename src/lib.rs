@@ -1,6 +1,6 @@
 //! Move many small pieces of memory between processes, described in a shared-memory ring without a system call.
 //!
-//! Start with [`client`] to use an engine, and with `engine` to have one in your process. The words, in the order of a
+//! Start with [`client`] to use an engine, and with [`engine`] to have one in your process. The words, in the order of a
 //! descriptor's journey:
 //!
 //! * A **region** is registered memory: a handle, a length, rights. It is local, or was opened by its exported name.
@@ -20,6 +20,12 @@ compile_error!("scatter-ring is for little-endian machines: the shared areas are
 pub mod attach;
 #[cfg(not(scatter_ring_loom))]
 pub mod client;
+#[cfg(not(scatter_ring_loom))]
+mod completion;
+#[cfg(not(scatter_ring_loom))]
+pub mod engine;
+#[cfg(not(scatter_ring_loom))]
+mod pack;
 // Public for the tests that compare them with the executable model; not part of the interface.
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]

@@ -1,0 +1,64 @@
+//! Getting out of the way of a client that shares the poller's core.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::time::{Duration, Instant};
+
+/// Notices that somebody else wants the poller's core, and moves the poller to the next one.
+///
+/// A kernel often wakes a client on the core of the one who woke it, above all in virtual machines, and leaves the two
+/// there for a tenth of a second and longer, handing the core to each other while another one is idle: threads that yield
+/// and never sleep are seldom moved. Each hand-over costs microseconds on the way of every batch. The poller can tell by
+/// how long its yields take.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    long_yields: u32,
+    /// Not to move again before. Where all cores are busy moving does not help.
+    not_before: Option<Instant>,
+    wait: Duration,
+}
+
+/// Longer than a yield to nobody takes, shorter than two changes of threads.
+const LONG: Duration = Duration::from_nanos(1500);
+/// So many long yields in a row are no accident.
+const LONG_YIELDS: u32 = 4;
+/// The least time between two moves; doubled with each one that follows at once.
+const WAIT_MIN: Duration = Duration::from_micros(500);
+/// The longest time between two moves.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Crowd { long_yields: 0, not_before: None, wait: WAIT_MIN }
+    }
+}
+
+impl Crowd {
+    /// To be called after each yield, with the time before it.
+    pub fn yielded(&mut self, before: Instant) {
+        let after = Instant::now();
+        self.long_yields = if after - before >= LONG { self.long_yields + 1 } else { 0 };
+        if self.long_yields < LONG_YIELDS || self.not_before.is_some_and(|then| after < then) {
+            return;
+        }
+        self.long_yields = 0;
+        let quiet_for_long = self.not_before.is_none_or(|then| after - then > self.wait);
+        self.wait = if quiet_for_long { WAIT_MIN } else { WAIT_MAX.min(2 * self.wait) };
+        self.not_before = Some(after + self.wait);
+        move_to_next_core();
+    }
+}
+
+/// Moves the calling thread to the next core that it may run on, and leaves it free to be moved on.
+fn move_to_next_core() {
+    // Where the kernel does not tell or does not let us, the poller stays where it is.
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let here = sched_getcpu();
+    let next = (1..CpuSet::MAX_CPU).map(|i| (here + i) % CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let Some(next) = next.filter(|next| *next != here) else { return };
+    let mut only = CpuSet::new();
+    only.set(next);
+    if sched_setaffinity(None, &only).is_ok() {
+        // What was allowed a moment ago still is.
+        let _ = sched_setaffinity(None, &allowed);
+    }
+}

@@ -1,0 +1,191 @@
+//! The control thread's part that is about regions: registering, exporting, opening, closing.
+//!
+//! A closing is answered when the poller has reported, for everybody who could use the memory, that nobody does.
+
+use super::control::{Control, Refusal};
+use super::mail::Command;
+use super::session::Granted;
+use crate::region::{Region, Rights};
+use ring_abi::{Handle, Message, NO_ANSWER, Status};
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Names that one client can give: what it can make the engine keep.
+const EXPORTS_PER_SESSION: usize = Handle::INDEX_MAX as usize + 1;
+
+/// A region that a client has registered or opened.
+pub(super) struct Held {
+    /// `None`: opened, and withdrawn by its owner; a client that keeps the handle does not keep the memory.
+    pub region: Option<Arc<Region>>,
+    pub rights: Rights,
+    /// It was registered by this client.
+    pub own: bool,
+}
+
+pub(super) struct Export {
+    /// 0 for memory of the engine's process.
+    pub session: u64,
+    pub region: Arc<Region>,
+    pub rights: Rights,
+}
+
+/// A closing that waits until nobody touches the memory.
+pub(super) struct Closing {
+    pub waiting: Vec<(u64, Handle)>,
+    pub answer: Answer,
+    /// Unmapped when the last user is gone, and on this thread.
+    pub region: Option<Arc<Region>>,
+}
+
+pub(super) enum Answer {
+    Nobody,
+    Message { session: u64, question: Box<Message> },
+    Channel(Sender<()>),
+}
+
+impl Control {
+    pub(super) fn register(&mut self, id: u64, question: &Message, fds: &[OwnedFd]) -> Result<[u64; 8], Refusal> {
+        let [fd] = fds else {
+            return Err(Refusal::new(Status::BAD_FD, format!("{} file descriptors, 1 wanted", fds.len())));
+        };
+        let rights = rights(question.args[1])?;
+        let region =
+            Region::from_fd(fd, question.args[0], rights).map_err(|e| Refusal::new(e.status(), e.to_string()))?;
+        let handle = self.hold(id, Held { region: Some(Arc::new(region)), rights, own: true })?;
+        Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    pub(super) fn export_for(&mut self, id: u64, question: &Message) -> Result<[u64; 8], Refusal> {
+        let rights = rights(question.args[1])?;
+        let held = self.held(id, question.args[0])?;
+        if !held.own || !held.rights.covers(rights) {
+            return Err(Refusal::new(Status::NO_RIGHT, "only a region of one's own, with rights that it has"));
+        }
+        let Some(region) = held.region.clone() else { return Err(Refusal::new(Status::REGION_GONE, "")) };
+        if self.sessions.get(&id).is_none_or(|session| session.exports >= EXPORTS_PER_SESSION) {
+            return Err(Refusal::new(Status::LIMIT_EXCEEDED, format!("{EXPORTS_PER_SESSION} names")));
+        }
+        self.export(question.name(), Export { session: id, region, rights })?;
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.exports += 1;
+        }
+        Ok([0; 8])
+    }
+
+    pub(super) fn export(&mut self, name: &str, export: Export) -> Result<(), Refusal> {
+        if name.is_empty() {
+            return Err(Refusal::new(Status::INVALID_SETTING, "an export needs a name"));
+        }
+        if self.exports.contains_key(name) {
+            return Err(Refusal::new(Status::NAME_TAKEN, name));
+        }
+        self.exports.insert(name.to_owned(), export);
+        Ok(())
+    }
+
+    pub(super) fn open(&mut self, id: u64, question: &Message) -> Result<[u64; 8], Refusal> {
+        let wanted = rights(question.args[0])?;
+        let name = question.name();
+        let export = self.exports.get(name).ok_or_else(|| Refusal::new(Status::NAME_UNKNOWN, name))?;
+        if !export.rights.covers(wanted) {
+            return Err(Refusal::new(Status::NO_RIGHT, "the export does not grant this"));
+        }
+        let region = export.region.clone();
+        let bytes = region.bytes();
+        let handle = self.hold(id, Held { region: Some(region), rights: wanted, own: false })?;
+        Ok([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0])
+    }
+
+    pub(super) fn hold(&mut self, id: u64, held: Held) -> Result<Handle, Refusal> {
+        let session = self.sessions.get_mut(&id).ok_or_else(|| Refusal::new(Status::STOPPING, ""))?;
+        let granted = Granted { region: held.region.clone(), rights: held.rights };
+        let handle = session
+            .handles
+            .insert(held)
+            .map_err(|_| Refusal::new(Status::LIMIT_EXCEEDED, "no more regions in this session"))?;
+        self.command(Command::Grant { session: id, handle, granted });
+        Ok(handle)
+    }
+
+    pub(super) fn held(&self, id: u64, handle: u64) -> Result<&Held, Refusal> {
+        let handle = u32::try_from(handle).ok().map(Handle);
+        let held = handle.and_then(|handle| self.sessions.get(&id)?.handles.get(handle));
+        held.ok_or_else(|| Refusal::new(Status::UNKNOWN_REGION, "no such region in this session"))
+    }
+
+    pub(super) fn close(&mut self, id: u64, question: &Message) -> Result<(), Refusal> {
+        self.held(id, question.args[0])?;
+        let handle = Handle(question.args[0] as u32);
+        let answer = if question.request == NO_ANSWER {
+            Answer::Nobody
+        } else {
+            Answer::Message { session: id, question: Box::new(*question) }
+        };
+        let removed = self.sessions.get_mut(&id).and_then(|session| session.handles.remove(handle));
+        let Some(held) = removed else { return Ok(()) };
+        self.command(Command::Withdraw { session: id, handle, leave_mark: false });
+        if let Some(region) = held.region.clone().filter(|_| held.own) {
+            let names = self.exports.len();
+            self.exports.retain(|_, export| !Arc::ptr_eq(&export.region, &region));
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.exports -= names - self.exports.len();
+            }
+            self.withdraw_everywhere(region, Some((id, handle)), answer);
+        } else {
+            self.closings.push(Closing { waiting: vec![(id, handle)], answer, region: held.region });
+        }
+        Ok(())
+    }
+
+    /// Takes a region away from everybody who has opened it; `owner` has been told already.
+    pub(super) fn withdraw_everywhere(&mut self, region: Arc<Region>, owner: Option<(u64, Handle)>, answer: Answer) {
+        region.withdraw();
+        let mut waiting: Vec<(u64, Handle)> = owner.into_iter().collect();
+        for (id, session) in &mut self.sessions {
+            let uses = |held: &Held| held.region.as_ref().is_some_and(|held| Arc::ptr_eq(held, &region));
+            let opened: Vec<Handle> = session.handles.iter().filter(|(_, held)| uses(held)).map(|(h, _)| h).collect();
+            for handle in opened {
+                session.handles.get_mut(handle).and_then(|held| held.region.take());
+                waiting.push((*id, handle));
+            }
+        }
+        for (session, handle) in waiting.iter().copied().filter(|user| Some(*user) != owner) {
+            self.command(Command::Withdraw { session, handle, leave_mark: true });
+        }
+        // Who has closed it already may still have transfers under way; the poller has been told.
+        let of_region = |closing: &&Closing| closing.region.as_ref().is_some_and(|r| Arc::ptr_eq(r, &region));
+        waiting.extend(self.closings.iter().filter(of_region).flat_map(|closing| closing.waiting.iter().copied()));
+        if waiting.is_empty() {
+            self.closed(answer);
+        } else {
+            self.closings.push(Closing { waiting, answer, region: Some(region) });
+        }
+    }
+
+    pub(super) fn withdrawn(&mut self, session: u64, handle: Handle) {
+        for closing in &mut self.closings {
+            closing.waiting.retain(|user| *user != (session, handle));
+        }
+        self.finish_closings();
+    }
+
+    pub(super) fn finish_closings(&mut self) {
+        for closing in self.closings.extract_if(.., |closing| closing.waiting.is_empty()).collect::<Vec<_>>() {
+            self.closed(closing.answer);
+        }
+    }
+
+    pub(super) fn closed(&mut self, answer: Answer) {
+        match answer {
+            Answer::Nobody => {}
+            Answer::Message { session, question } => self.answer(session, &question, Status::OK, [0; 8]),
+            // Whoever asked may have stopped waiting.
+            Answer::Channel(sender) => drop(sender.send(())),
+        }
+    }
+}
+
+fn rights(bits: u64) -> Result<Rights, Refusal> {
+    Rights::from_bits(bits).ok_or_else(|| Refusal::new(Status::INVALID_SETTING, format!("rights {bits:#x}")))
+}

@@ -1,0 +1,131 @@
+//! What the threads of an engine write to each other. Nobody waits for an answer but the process that has the engine.
+
+use super::EngineError;
+use super::session::{Granted, Session};
+use crate::attach::{AttachError, Socket};
+use crate::region::Region;
+use ring_abi::{Handle, Status};
+use rustix::event::EventfdFlags;
+use rustix::fd::OwnedFd;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+/// From the control thread to the poller.
+pub(super) enum Command {
+    Attach(Box<Session>),
+    Grant {
+        session: u64,
+        handle: Handle,
+        granted: Granted,
+    },
+    /// `leave_mark`: the handle stays, as one whose owner has withdrawn the region.
+    Withdraw {
+        session: u64,
+        handle: Handle,
+        leave_mark: bool,
+    },
+    Cancel {
+        session: u64,
+        request: u64,
+        first: u64,
+    },
+    Detach {
+        session: u64,
+        reason: Status,
+    },
+    Stop,
+}
+
+/// From the poller to the control thread.
+pub(super) enum Event {
+    /// Nobody of that session uses the region any more.
+    Withdrawn {
+        session: u64,
+        handle: Handle,
+    },
+    Cancelled {
+        session: u64,
+        request: u64,
+        status: Status,
+    },
+    /// The session has drained.
+    Detached(Box<Session>),
+    /// The poller is gone, in good order or by a panic, and its workers with it.
+    PollerGone,
+}
+
+/// From the process that has the engine.
+pub(super) enum Request {
+    Connect(Socket),
+    Listen { listener: OwnedFd, path: PathBuf },
+    Adopt { name: String, region: Arc<Region>, answer: Sender<Status> },
+    Unadopt { name: String, answer: Sender<()> },
+    Stop,
+}
+
+pub(super) enum Letter {
+    Event(Event),
+    Request(Request),
+}
+
+/// What the poller writes to the control thread with. Never blocks.
+#[derive(Clone, Debug)]
+pub(super) struct Outbox {
+    letters: Sender<Letter>,
+    bell: Arc<OwnedFd>,
+}
+
+/// The control thread's end of it.
+pub(super) struct Inbox {
+    pub letters: Receiver<Letter>,
+    pub bell: Arc<OwnedFd>,
+    pub sender: Outbox,
+}
+
+pub(super) fn inbox() -> io::Result<(Inbox, Outbox)> {
+    let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (sender, letters) = mpsc::channel();
+    let outbox = Outbox { letters: sender, bell: bell.clone() };
+    Ok((Inbox { letters, bell, sender: outbox.clone() }, outbox))
+}
+
+impl Outbox {
+    pub fn send(&self, event: Event) {
+        // A control thread that is gone needs no news.
+        let _ = self.post(Letter::Event(event));
+    }
+
+    fn post(&self, letter: Letter) -> Result<(), EngineError> {
+        self.letters.send(letter).map_err(|_| EngineError::Stopped)?;
+        ring_bell(&self.bell);
+        Ok(())
+    }
+}
+
+/// How the process that has the engine talks to the control thread.
+#[derive(Clone, Debug)]
+pub(super) struct ControlHandle(pub Outbox);
+
+impl ControlHandle {
+    pub fn connect(&self) -> Result<Socket, AttachError> {
+        let (client, engine) = Socket::pair()?;
+        self.send(Request::Connect(engine)).map_err(|_| AttachError::Closed)?;
+        Ok(client)
+    }
+
+    pub fn send(&self, request: Request) -> Result<(), EngineError> {
+        self.0.post(Letter::Request(request))
+    }
+
+    pub fn stop(&self) {
+        // An engine that has stopped already is what was asked for.
+        let _ = self.send(Request::Stop);
+    }
+}
+
+pub(super) fn ring_bell(bell: &OwnedFd) {
+    // Fails only if the counter is full, which wakes as well.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}

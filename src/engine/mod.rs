@@ -1,0 +1,313 @@
+//! The engine: one poller, a few copy workers, a control thread.
+//!
+//! The poller serves rings and nothing else: it makes no system call while it has work, and waits for nobody. Whatever
+//! may take time (accepting, mapping, unmapping) is the control thread's; the two talk through channels.
+//!
+//! ```
+//! use scatter_ring::client::{Client, Setup};
+//! use scatter_ring::engine::{Config, Engine};
+//! use scatter_ring::region::Rights;
+//!
+//! let engine = Engine::new(&Config::default())?.start()?;
+//! let mut client = Client::over(engine.connect()?, &Setup::default())?;
+//! let table = client.allocate(1 << 20)?;
+//! table.write_at(264 * 7, b"row seven")?;
+//! let out = client.allocate(264 * 2)?;
+//! client.read_rows(&table, 264, &[7, 0], &out, 0)?;
+//! let mut row = [0; 9];
+//! out.read_at(0, &mut row)?;
+//! assert_eq!(&row, b"row seven");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod control;
+mod crowd;
+mod exports;
+mod listen;
+mod mail;
+mod poller;
+mod rows;
+mod session;
+
+pub use listen::ListenError;
+
+use crate::attach::{AttachError, Socket};
+use crate::region::{ForkGuard, Region, RegionError, Rights};
+use control::Control;
+use mail::{ControlHandle, Request};
+use poller::Poller;
+use ring_abi::{Features, Status};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What this engine offers its clients.
+pub const FEATURES: Features = Features(Features::LOCAL | Features::INDEX | Features::EXTENSION);
+
+/// Tasks carry the number of their session in 16 bits.
+const SESSIONS_MAX: usize = 1 << 16;
+
+/// How an engine runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Copy workers besides the poller.
+    pub workers: usize,
+    /// How long the poller and the workers spin, yielding, before they sleep. About what a wake-up costs is right: less
+    /// and every pause costs a wake-up, more and an idle engine burns a core for longer.
+    pub spin: Duration,
+    /// Clients at a time, at most 65,536.
+    pub sessions_max: usize,
+}
+
+impl Default for Config {
+    /// One worker less than there are processors, at most 4; 50 us; 64 clients.
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Config { workers: (processors - 1).min(4), spin: Duration::from_micros(50), sessions_max: 64 }
+    }
+}
+
+/// An engine whose poller is the caller's to drive: see [`poll_once`](Self::poll_once), or [`start`](Self::start) it on a
+/// thread of its own.
+pub struct Engine {
+    poller: Poller,
+    control: ControlHandle,
+    control_thread: Option<JoinHandle<()>>,
+    fork: Arc<ForkGuard>,
+}
+
+/// An engine whose poller runs. Dropping it stops it.
+#[derive(Debug)]
+pub struct RunningEngine {
+    control: ControlHandle,
+    threads: Vec<JoinHandle<()>>,
+    fork: Arc<ForkGuard>,
+}
+
+/// Why an engine cannot do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The kernel refused something.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The socket cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The memory cannot be a region.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The name is taken.
+    #[error("{0}")]
+    Refused(Status),
+    /// The engine has stopped.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+impl Engine {
+    /// An engine without clients.
+    ///
+    /// # Errors
+    /// If the kernel refuses a thread or a file descriptor.
+    pub fn new(config: &Config) -> Result<Engine, EngineError> {
+        let system = |operation| move |source| EngineError::System { operation, source };
+        let fork = Arc::new(ForkGuard::new().map_err(system("making the fork guard"))?);
+        let (commands, commands_in) = mpsc::channel();
+        let (inbox, outbox) = mail::inbox().map_err(system("eventfd"))?;
+        let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox)
+            .map_err(system("starting the poller"))?;
+        let (control, handle) = Control::new(config.sessions_max.min(SESSIONS_MAX), commands, poller.bell(), inbox)
+            .map_err(system("epoll"))?;
+        let thread = std::thread::Builder::new()
+            .name("scatter-control".into())
+            .spawn(move || control.run())
+            .map_err(system("starting the control thread"))?;
+        Ok(Engine { poller, control: handle, control_thread: Some(thread), fork })
+    }
+
+    /// One turn for every client, on the caller's thread. True if anything was done.
+    ///
+    /// Requests on attach sockets are answered by the control thread; those that have to wait for transfers (closing a
+    /// region, cancelling) are answered only while somebody calls this.
+    pub fn poll_once(&mut self) -> bool {
+        self.poller.poll_once()
+    }
+
+    /// A connected attach socket for a client in this process.
+    ///
+    /// # Errors
+    /// If the kernel refuses a socket.
+    pub fn connect(&self) -> Result<Socket, AttachError> {
+        self.control.connect()
+    }
+
+    /// Runs the poller on a thread of its own.
+    ///
+    /// # Errors
+    /// If the kernel refuses a thread.
+    pub fn start(mut self) -> Result<RunningEngine, EngineError> {
+        let (control, fork) = (self.control.clone(), self.fork.clone());
+        let control_thread = self.control_thread.take();
+        let poller = std::thread::Builder::new()
+            .name("scatter-poll".into())
+            .spawn(move || self.poller.run())
+            .map_err(|source| EngineError::System { operation: "starting the poller's thread", source })?;
+        Ok(RunningEngine { control, threads: control_thread.into_iter().chain([poller]).collect(), fork })
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A forked child has none of the threads, and the engine is not its own.
+        if self.fork.is_child() {
+            return;
+        }
+        // `start` has taken the thread, and the running engine stops it.
+        if let Some(thread) = self.control_thread.take() {
+            self.control.stop();
+            while !self.poller.is_finished() {
+                if !self.poller.poll_once() {
+                    std::thread::yield_now();
+                }
+            }
+            let _ = thread.join();
+        }
+    }
+}
+
+impl RunningEngine {
+    /// A connected attach socket for a client in this process.
+    ///
+    /// # Errors
+    /// If the kernel refuses a socket.
+    pub fn connect(&self) -> Result<Socket, AttachError> {
+        self.control.connect()
+    }
+
+    /// Accepts clients of other processes on a Unix socket. Its directory is made with mode 0700 if it is not there, and
+    /// must otherwise be this user's alone.
+    ///
+    /// # Errors
+    /// If the directory or the socket is not ours, or another engine serves there.
+    pub fn listen(&self, path: &Path) -> Result<(), EngineError> {
+        let listener = listen::bind(path)?;
+        self.control.send(Request::Listen { listener, path: path.to_owned() })
+    }
+
+    /// Exports memory of this process by name. Clients of this engine can then open it.
+    ///
+    /// # Safety
+    /// As [`Region::adopt`]: the memory must stay, and no Rust reference to it may be held while a client may write to it,
+    /// until [`Adopted::close`] returns.
+    ///
+    /// # Errors
+    /// If `bytes` is 0 or the name is taken.
+    pub unsafe fn adopt(&self, name: &str, base: *mut u8, bytes: u64, rights: Rights) -> Result<Adopted, EngineError> {
+        // SAFETY: the caller's promise is the same.
+        let region = unsafe { Region::adopt(base, bytes, rights) }?;
+        let (answer, answered) = mpsc::channel();
+        self.control.send(Request::Adopt { name: name.to_owned(), region: region.into(), answer })?;
+        match answered.recv().map_err(|_| EngineError::Stopped)? {
+            Status::OK => Ok(Adopted { name: name.to_owned(), control: self.control.clone(), fork: self.fork.clone() }),
+            status => Err(EngineError::Refused(status)),
+        }
+    }
+
+    /// Stops: nothing more is taken, what is in flight drains, clients see the end of their session.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for RunningEngine {
+    fn drop(&mut self) {
+        if self.fork.is_child() {
+            return;
+        }
+        self.control.stop();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing left to wait for.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Memory of this process that clients can open. Dropping it closes it.
+#[derive(Debug)]
+pub struct Adopted {
+    name: String,
+    control: ControlHandle,
+    fork: Arc<ForkGuard>,
+}
+
+impl Adopted {
+    /// Takes the memory back: refuses new use, and returns when nobody touches it any more.
+    pub fn close(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        if self.fork.is_child() {
+            return;
+        }
+        let (answer, answered) = mpsc::channel();
+        if self.control.send(Request::Unadopt { name: std::mem::take(&mut self.name), answer }).is_ok() {
+            // An engine that stops has drained too: the channel is closed then.
+            let _ = answered.recv();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring_abi::{Kind, Message};
+    use rustix::fd::AsFd;
+
+    /// What a panic on the poller's thread does: the poller is dropped with all that it has.
+    #[test]
+    fn clients_and_callers_of_a_poller_that_is_gone_do_not_wait_for_ever() {
+        let config = Config { workers: 1, ..Config::default() };
+        let mut engine = Engine::new(&config).unwrap();
+        let socket = engine.connect().unwrap();
+        socket.send(&Message::hello(Features(Features::LOCAL), 8, 8, 0), &[]).unwrap();
+        let mut answer = socket.receive(true).unwrap().unwrap();
+        assert_eq!(answer.message.status, Status::OK);
+        engine.poll_once();
+        socket.send(&Message::new(Kind::CANCEL, 1, [0; 8]), &[]).unwrap();
+
+        // A test that fails does not wait for ever either.
+        for fd in [answer.fds[3].as_fd(), socket.as_fd()] {
+            let limit = Some(Duration::from_secs(10));
+            rustix::net::sockopt::set_socket_timeout(fd, rustix::net::sockopt::Timeout::Recv, limit).unwrap();
+        }
+        let (_, no_commands) = mpsc::channel();
+        let (_inbox, outbox) = mail::inbox().unwrap();
+        drop(std::mem::replace(
+            &mut engine.poller,
+            Poller::new(0, config.spin, engine.fork.clone(), no_commands, outbox).unwrap(),
+        ));
+
+        let wake = answer.fds.pop().unwrap();
+        let mut byte = [0];
+        let (ended, _) = rustix::net::recv(&wake, &mut byte[..], rustix::net::RecvFlags::empty()).unwrap();
+        assert_eq!(ended, 0, "a client that waits is not told");
+        assert!(matches!(socket.receive(true), Err(AttachError::Closed)), "a question stays without an answer");
+        engine.control_thread.take().unwrap().join().unwrap();
+        assert!(engine.connect().is_err(), "a client can still come");
+    }
+}

@@ -1,0 +1,317 @@
+//! The poller: turns for every session, and sleep when there is nothing to do.
+
+use super::crowd::Crowd;
+use super::mail::{Command, Event, Outbox};
+use super::session::{Clock, Session, Shared, State};
+use crate::pack::{PollerBell, Window, Workers};
+use crate::region::copy::RowQueue;
+use crate::region::{ForkGuard, Region};
+use crate::ring::{PushError, Sleeper};
+use crate::sync::AtomicU64;
+use crossbeam_utils::CachePadded;
+use ring_abi::{Handle, Status};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// Serves the rings of all sessions, from one thread at a time.
+pub(super) struct Poller {
+    /// Before the sessions, so that workers have stopped when regions go, even if a panic takes the poller down.
+    shared: Shared,
+    sessions: Vec<Option<Session>>,
+    commands: Receiver<Command>,
+    outbox: Outbox,
+    /// Regions taken away from a session that a transfer still uses.
+    withdrawing: Vec<Withdrawing>,
+    clock: Clock,
+    epoll: OwnedFd,
+    /// Rung by the control thread and by workers.
+    bell: Arc<OwnedFd>,
+    worker_sleep: Arc<CachePadded<AtomicU64>>,
+    sleeper: Sleeper,
+    spin: Duration,
+    /// Between two looks at sessions that wait for their clients.
+    blocked_wait: Duration,
+    is_stopped: bool,
+    /// Last, so that it speaks when the workers have stopped.
+    _farewell: Farewell,
+}
+
+/// Tells the control thread that the poller is gone.
+struct Farewell(Outbox);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.0.send(Event::PollerGone);
+    }
+}
+
+struct Withdrawing {
+    slot: usize,
+    session: u64,
+    handle: Handle,
+    region: Arc<Region>,
+}
+
+/// Marks the bell among the doorbells in epoll events.
+const BELL: u64 = u64::MAX;
+/// While a session waits for its client to reap spans there is no bell for it; look again after so long.
+const BLOCKED_WAIT: Duration = Duration::from_millis(1);
+/// It doubles with every look that finds nothing, up to this: a client waits about as long as it has stalled.
+const BLOCKED_WAIT_MAX: Duration = Duration::from_millis(16);
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Pauses between two yields of a spinning poller: the client it waits for may be on this core.
+const PAUSES_PER_YIELD: u32 = 16;
+
+impl Poller {
+    pub fn new(
+        workers: usize,
+        spin: Duration,
+        fork: Arc<ForkGuard>,
+        commands: Receiver<Command>,
+        outbox: Outbox,
+    ) -> io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        let worker_sleep = Arc::new(CachePadded::new(AtomicU64::new(0)));
+        let poller_bell = PollerBell { sleep: worker_sleep.clone(), bell: bell.clone(), fork };
+        let workers = Workers::start(workers, spin, &poller_bell)?;
+        let lists = (0..workers.tasks_max()).map(|_| Box::default()).collect();
+        Ok(Poller {
+            sessions: Vec::new(),
+            shared: Shared { workers, window: Window::default(), rows: RowQueue::new(), lists },
+            commands,
+            _farewell: Farewell(outbox.clone()),
+            outbox,
+            withdrawing: Vec::new(),
+            clock: Clock::start(),
+            epoll,
+            bell,
+            worker_sleep,
+            sleeper: Sleeper::default(),
+            spin,
+            blocked_wait: BLOCKED_WAIT,
+            is_stopped: false,
+        })
+    }
+
+    /// Rung after a command was sent.
+    pub fn bell(&self) -> Arc<OwnedFd> {
+        self.bell.clone()
+    }
+
+    /// Serves until it is told to stop and everything has drained.
+    pub fn run(&mut self) {
+        let mut idle_since: Option<Instant> = None;
+        let mut crowd = Crowd::default();
+        let mut pauses = 0u32;
+        while !self.is_finished() {
+            if self.poll_once() {
+                idle_since = None;
+                self.blocked_wait = BLOCKED_WAIT;
+                continue;
+            }
+            pauses = pauses.wrapping_add(1);
+            if !pauses.is_multiple_of(PAUSES_PER_YIELD) {
+                crate::sync::spin_loop();
+                continue;
+            }
+            let before = Instant::now();
+            std::thread::yield_now();
+            crowd.yielded(before);
+            if before - *idle_since.get_or_insert(before) >= self.spin {
+                if self.sleep() {
+                    idle_since = None;
+                    self.blocked_wait = BLOCKED_WAIT;
+                } else {
+                    // It woke by itself, to look after a client that stalls. If one turn finds nothing it sleeps on: to
+                    // spin after each look would keep this core busy for as long as the client stalls.
+                    pauses = PAUSES_PER_YIELD - 1;
+                    self.blocked_wait = BLOCKED_WAIT_MAX.min(2 * self.blocked_wait);
+                }
+            }
+        }
+    }
+
+    /// One turn for every session. True if anything was done.
+    pub fn poll_once(&mut self) -> bool {
+        let mut busy = self.collect_results();
+        for session in self.sessions.iter_mut().flatten() {
+            if session.look().is_err() {
+                session.end(Status::BAD_RING);
+            }
+        }
+        busy |= self.obey_commands();
+        for (slot, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session else { continue };
+            match session.serve(slot as u32, &mut self.shared, self.clock) {
+                Ok(did) => busy |= did,
+                Err(PushError::BadPosition(_)) => session.end(Status::BAD_RING),
+                Err(PushError::Full) => session.end(Status::INTERNAL),
+            }
+        }
+        self.report_withdrawn();
+        self.give_back_drained();
+        busy
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.is_stopped && self.sessions.iter().all(Option::is_none)
+    }
+
+    fn collect_results(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.shared.workers.take_result() {
+            any = true;
+            let slot = (done.id >> 16) as usize;
+            if let Some(Some(session)) = self.sessions.get_mut(slot) {
+                session.came_back(&done, &mut self.shared.lists, self.clock);
+            }
+        }
+        any
+    }
+
+    fn obey_commands(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.obey(command),
+                Err(TryRecvError::Empty) => return any,
+                Err(TryRecvError::Disconnected) => {
+                    self.stop();
+                    return any;
+                }
+            }
+            any = true;
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Attach(session) => self.attach(*session),
+            Command::Grant { session, handle, granted } => {
+                if let Some((_, session)) = self.find(session) {
+                    session.grant(handle, granted);
+                }
+            }
+            Command::Withdraw { session: id, handle, leave_mark } => {
+                let found =
+                    self.find(id).and_then(|(slot, session)| Some((slot, session.withdraw(handle, leave_mark)?)));
+                match found {
+                    Some((slot, region)) => self.withdrawing.push(Withdrawing { slot, session: id, handle, region }),
+                    // Taken away before, by its owner: if transfers still use it, the report that comes after them
+                    // answers this as well.
+                    None if self.withdrawing.iter().any(|w| (w.session, w.handle) == (id, handle)) => {}
+                    None => self.outbox.send(Event::Withdrawn { session: id, handle }),
+                }
+            }
+            Command::Cancel { session: id, request, first } => {
+                let now_ns = self.clock.now_ns();
+                let status = self.find(id).map_or(Status::NOT_FOUND, |(_, session)| session.cancel(first, now_ns));
+                self.outbox.send(Event::Cancelled { session: id, request, status });
+            }
+            Command::Detach { session, reason } => {
+                if let Some((_, session)) = self.find(session) {
+                    session.end(reason);
+                }
+            }
+            Command::Stop => self.stop(),
+        }
+    }
+
+    fn attach(&mut self, session: Session) {
+        let slot = match self.sessions.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None => {
+                self.sessions.push(None);
+                self.sessions.len() - 1
+            }
+        };
+        // Edge-triggered and never read: a client that shares the eventfd cannot make a read of ours block.
+        let events = EventFlags::IN | EventFlags::ET;
+        if epoll::add(&self.epoll, &session.doorbell, EventData::new_u64(slot as u64), events).is_err() {
+            // No memory for it: the client sees its session end.
+            return self.outbox.send(Event::Detached(Box::new(session)));
+        }
+        self.sessions[slot] = Some(session);
+    }
+
+    fn find(&mut self, id: u64) -> Option<(usize, &mut Session)> {
+        let found = self.sessions.iter_mut().enumerate().find(|(_, s)| s.as_ref().is_some_and(|s| s.id == id));
+        found.and_then(|(slot, session)| Some((slot, session.as_mut()?)))
+    }
+
+    fn stop(&mut self) {
+        self.is_stopped = true;
+        for session in self.sessions.iter_mut().flatten() {
+            session.end(Status::STOPPING);
+        }
+    }
+
+    /// Tells the control thread of regions that nobody uses any more in a session they were taken from.
+    fn report_withdrawn(&mut self) {
+        let (sessions, outbox) = (&self.sessions, &self.outbox);
+        self.withdrawing.retain(|w| {
+            let in_use = sessions[w.slot].as_ref().is_some_and(|s| s.id == w.session && s.uses(&w.region));
+            if !in_use {
+                outbox.send(Event::Withdrawn { session: w.session, handle: w.handle });
+            }
+            in_use
+        });
+    }
+
+    fn give_back_drained(&mut self) {
+        for slot in &mut self.sessions {
+            if let Some(session) = slot.take_if(|session| session.is_drained()) {
+                // Fails only if the doorbell was never added.
+                let _ = epoll::delete(&self.epoll, &session.doorbell);
+                self.outbox.send(Event::Detached(Box::new(session)));
+            }
+        }
+    }
+
+    /// Sleeps until a client, the control thread or a worker rings, or a deadline passes. False: nobody rang.
+    fn sleep(&mut self) -> bool {
+        self.sleeper.announce(&self.worker_sleep);
+        for session in self.sessions.iter_mut().flatten() {
+            session.announce_sleep();
+        }
+        Sleeper::announced();
+        let has_work = self.shared.workers.have_result() || self.sessions.iter_mut().flatten().any(Session::has_work);
+        let rung = has_work || self.wait_for_bells();
+        self.sleeper.awake(&self.worker_sleep);
+        for session in self.sessions.iter().flatten() {
+            session.awake();
+        }
+        rung
+    }
+
+    fn wait_for_bells(&mut self) -> bool {
+        let now_ns = self.clock.now_ns();
+        let deadline = self.sessions.iter().flatten().map(Session::next_deadline_ns).min().unwrap_or(u64::MAX);
+        let mut wait = (deadline != u64::MAX).then(|| Duration::from_nanos(deadline.saturating_sub(now_ns)));
+        if self.sessions.iter().flatten().any(|s| s.is_blocked && s.state == State::Serving) {
+            wait = Some(wait.map_or(self.blocked_wait, |w| w.min(self.blocked_wait)));
+        }
+        let timeout = wait.map(|w| Timespec { tv_sec: w.as_secs() as i64, tv_nsec: w.subsec_nanos().into() });
+        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+        // `epoll_pwait` counts in milliseconds, and `epoll_pwait2` is refused in many a container and unknown to valgrind:
+        // `ppoll` does the waiting. What interrupts it makes a short wait.
+        let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
+        if rustix::event::poll(&mut ready, timeout.as_ref()) == Ok(0) {
+            return false;
+        }
+        let woken = epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)).unwrap_or(0);
+        if events[..woken].iter().any(|event| event.data.u64() == BELL) {
+            let mut count = [0; 8];
+            // Non-blocking, and nobody else reads it.
+            let _ = rustix::io::read(&*self.bell, &mut count);
+        }
+        woken > 0
+    }
+}

@@ -1,0 +1,214 @@
+//! The short way for single small ranges, the descriptors of a batch that is written row by row.
+//!
+//! They come by the hundred thousand, so all that can be done once for many is: regions are found once for rows that
+//! name the same ones, and the ledger hears of a whole run of rows at a time.
+
+use super::session::{Clock, Session, Shared, task_id};
+use crate::pack::{RowList, Run};
+use crate::pipeline::TransferId;
+use crate::region::Rights;
+use crate::region::copy::{ROW_MAX, RowQueue};
+use crate::ring::BadPosition;
+use ring_abi::{Entry, Flags, Handle, Opcode};
+
+/// Slots freed at a time, so that a producer that waits for room gets it while more is copied.
+pub(super) const SLOTS_PER_RELEASE: u32 = 64;
+
+/// The regions of the row before, found and granted. Good for the rest of a turn: regions are taken away between turns.
+#[derive(Debug)]
+pub(super) struct Pair {
+    /// Both handles, as in the descriptor. 0 names no region, and into the pair that is none nothing fits.
+    handles: u64,
+    src: *const u8,
+    src_bytes: u64,
+    dst: *mut u8,
+    dst_bytes: u64,
+    /// Rows that named it one behind the other.
+    rows: u32,
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        let (src, dst) = (std::ptr::null(), std::ptr::null_mut());
+        Pair { handles: 0, src, src_bytes: 0, dst, dst_bytes: 0, rows: 0 }
+    }
+}
+
+/// Rows that were popped.
+#[derive(Default)]
+struct Popped {
+    count: u32,
+    bytes: u64,
+    /// Of the last one.
+    user_data: u64,
+    /// The last one carries LAST.
+    last: bool,
+    /// The slot behind them, which was popped too: it is no row, or none for this run.
+    other: Option<Entry>,
+}
+
+/// A batch of so many rows is worth a worker's help.
+const LONG_BATCH_SLOTS: u64 = 2048;
+
+/// So many slots must be known for a worker to be given what rows they have.
+const SLOTS_FOR_WORKER: u32 = 128;
+
+/// So many rows before them must have named one pair of regions, so that these can be expected to.
+const ROWS_OF_A_PAIR: u32 = 512;
+
+/// How long the rows of a ring have named the same pair of regions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Streak {
+    handles: u64,
+    rows: u32,
+}
+
+impl Streak {
+    /// After a turn whose last pair was this.
+    pub(super) fn went_on(&mut self, pair: &Pair) {
+        let before = if self.handles == pair.handles { self.rows } else { 0 };
+        *self = Streak { handles: pair.handles, rows: before.saturating_add(pair.rows) };
+    }
+}
+
+impl Session {
+    /// Takes rows of the open batch up to its end or to the first slot that is no row, or no right one: that slot is
+    /// returned. At most `budget` slots, and none beyond what is known to be published.
+    pub(super) fn take_rows(
+        &mut self,
+        slot: u32,
+        pair: &mut Pair,
+        budget: &mut u32,
+        shared: &mut Shared,
+        clock: Clock,
+        now_ns: u64,
+    ) -> Result<Option<Entry>, BadPosition> {
+        let most = self.sq.known().min(*budget);
+        let help = most >= SLOTS_FOR_WORKER
+            && self.streak.rows >= ROWS_OF_A_PAIR
+            && self.ledger.open_slots() >= LONG_BATCH_SLOTS
+            && shared.workers.have_room()
+            && self.ledger.has_transfer_room();
+        let list = if help { shared.lists.pop() } else { None };
+        let popped = match list {
+            Some(list) => self.rows_for_worker(slot, list, pair, most, shared, now_ns)?,
+            None => self.rows_for_queue(pair, most, &mut shared.rows, clock, now_ns)?,
+        };
+        *budget -= popped.count;
+        Ok(popped.other)
+    }
+
+    /// Queues rows, to be copied here before the turn ends.
+    fn rows_for_queue(
+        &mut self,
+        pair: &mut Pair,
+        most: u32,
+        queue: &mut RowQueue,
+        clock: Clock,
+        now_ns: u64,
+    ) -> Result<Popped, BadPosition> {
+        // SAFETY: both ranges lie in regions that this session keeps; the queue is flushed before this turn ends, and
+        // regions are dropped between turns only.
+        let popped = self.pop_rows(pair, most, false, |src, dst, len| unsafe { queue.push(src, dst, len) })?;
+        if popped.count > 0 {
+            self.ledger.took(popped.count, popped.user_data, popped.last, now_ns);
+            self.ledger.complete(popped.bytes, true, if popped.last { clock.now_ns() } else { now_ns });
+        }
+        Ok(popped)
+    }
+
+    /// Gathers rows between one pair of regions in a list, and gives it to a worker.
+    fn rows_for_worker(
+        &mut self,
+        slot: u32,
+        mut list: Box<RowList>,
+        pair: &mut Pair,
+        most: u32,
+        shared: &mut Shared,
+        now_ns: u64,
+    ) -> Result<Popped, BadPosition> {
+        let popped = self.pop_rows(pair, most, true, |src, dst, len| list.push(src, dst, len))?;
+        if popped.count == 0 {
+            shared.lists.push(list);
+            return Ok(popped);
+        }
+        // They were there for the rows, and go between turns only.
+        let kept = |handle| self.regions.get(Handle(handle)).and_then(|granted| granted.region.clone());
+        let (src, dst) = (kept(pair.handles as u32), kept((pair.handles >> 32) as u32));
+        let (src, dst) = src.zip(dst).expect("regions of this turn");
+        self.ledger.took(popped.count, popped.user_data, popped.last, now_ns);
+        let TransferId(id) = self.ledger.start(now_ns);
+        let (run, task) = Run::of_rows(list, src, dst, task_id(slot, id));
+        self.runs[id as usize] = Some(run);
+        shared.workers.give(&task);
+        Ok(popped)
+    }
+
+    /// Pops rows and puts each where they go. With `one_pair` all of them are between the same two regions.
+    #[inline]
+    fn pop_rows(
+        &mut self,
+        pair: &mut Pair,
+        most: u32,
+        one_pair: bool,
+        mut put: impl FnMut(*const u8, *mut u8, u32),
+    ) -> Result<Popped, BadPosition> {
+        let mut popped = Popped::default();
+        while popped.count < most && !popped.last {
+            let Some(entry) = self.sq.pop()? else { break };
+            let is_other_pair = one_pair && popped.count > 0 && entry[1] != pair.handles;
+            let row = if is_other_pair { None } else { self.row(&entry, pair) };
+            let Some((src, dst, len)) = row else {
+                popped.other = Some(entry);
+                break;
+            };
+            put(src, dst, len);
+            pair.rows += 1;
+            popped.count += 1;
+            popped.bytes += u64::from(len);
+            popped.user_data = entry[7];
+            popped.last = entry[0] & u64::from(Flags::LAST) << 16 != 0;
+            if popped.count.is_multiple_of(SLOTS_PER_RELEASE) {
+                self.sq.release();
+            }
+        }
+        Ok(popped)
+    }
+
+    /// The range that a slot describes. `None`: it is something else, or wrong, which is for the long way to say.
+    #[inline]
+    fn row(&self, entry: &Entry, pair: &mut Pair) -> Option<(*const u8, *mut u8, u32)> {
+        // Opcode, index kinds and flags in one; then count and index region, and index offset.
+        let kind = entry[0] as u32 & !(u32::from(Flags::LAST) << 16);
+        let len = (entry[0] >> 32) as u32;
+        let is_row = (kind == u32::from(Opcode::READ.0) || kind == u32::from(Opcode::WRITE.0))
+            && (1..=ROW_MAX as u32).contains(&len)
+            && entry[4] == 1
+            && entry[5] == 0;
+        if !is_row {
+            return None;
+        }
+        if entry[1] != pair.handles {
+            *pair = self.find_pair(entry[1])?;
+        }
+        let fits = |offset: u64, bytes: u64| offset.checked_add(len.into()).is_some_and(|end| end <= bytes);
+        if !fits(entry[2], pair.src_bytes) || !fits(entry[3], pair.dst_bytes) {
+            return None;
+        }
+        Some((pair.src.wrapping_add(entry[2] as usize), pair.dst.wrapping_add(entry[3] as usize), len))
+    }
+
+    #[cold]
+    fn find_pair(&self, handles: u64) -> Option<Pair> {
+        let src = self.granted(handles as u32, Rights::READ).ok()?;
+        let dst = self.granted((handles >> 32) as u32, Rights::WRITE).ok()?;
+        Some(Pair {
+            handles,
+            src: src.as_ptr(),
+            src_bytes: src.bytes(),
+            dst: dst.as_ptr(),
+            dst_bytes: dst.bytes(),
+            rows: 0,
+        })
+    }
+}

@@ -1,0 +1,485 @@
+//! One client's ring pair in the poller: descriptors in, copies, spans out.
+
+use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
+use crate::attach::{EngineAreas, RingWords};
+use crate::completion::Completions;
+use crate::pack::{Cut, Done, RowList, Run, TASK_BYTES, Window, Workers};
+use crate::pipeline::{Ledger, TransferId};
+use crate::plan::{self, Extent, Fault, Request, Shape, Transfer};
+use crate::region::copy::RowQueue;
+use crate::region::{HandleTable, Region, Rights, Word};
+use crate::ring::{self, BadPosition, Consumer, PushError, Sleeper};
+use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Field, Flags, Handle, SPANS_PER_BATCH, Stage, Status};
+use rustix::fd::OwnedFd;
+use rustix::net::SendFlags;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A session as the poller has it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub id: u64,
+    pub(super) sq: Consumer<RingWords>,
+    completions: Completions<RingWords>,
+    client_sleep: Word,
+    engine_sleep: Word,
+    stop: Word,
+    sleeper: Sleeper,
+    /// Rung by the client, watched by the poller, never read.
+    pub doorbell: OwnedFd,
+    wake: OwnedFd,
+    pub(super) regions: HandleTable<Granted>,
+    pub(super) ledger: Ledger,
+    /// Transfers in flight, under their ledger numbers.
+    pub(super) runs: Box<[Option<Run>]>,
+    /// Their numbers in ring order; those that have nothing left to cut leave.
+    to_cut: std::collections::VecDeque<u32>,
+    pub(super) streak: Streak,
+    /// A descriptor whose extension slot has not come yet.
+    half: Option<Descriptor>,
+    /// The first descriptor of a batch that waits at its fence.
+    at_fence: Option<(Descriptor, Option<Entry>)>,
+    pub state: State,
+    /// It was left with work that it could not do yet: completion places or a fence.
+    pub is_blocked: bool,
+}
+
+/// Whether a session takes descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Serving,
+    /// What is in flight drains; then it is given back to the control thread.
+    Draining,
+}
+
+/// A region as a session may use it.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    /// `None`: withdrawn by its owner, and nobody uses it any more.
+    pub region: Option<Arc<Region>>,
+    pub rights: Rights,
+}
+
+/// The engine's clock: ns since it was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+/// What the sessions of one poller share.
+pub(super) struct Shared {
+    pub workers: Workers,
+    pub window: Window,
+    pub rows: RowQueue,
+    /// Empty lists of rows for workers.
+    pub lists: Vec<Box<RowList>>,
+}
+
+/// Slots taken from one ring in one turn: what a busy client can put before another one's descriptor.
+pub(super) const SLOTS_PER_TURN: u32 = 256;
+/// Spans count the slots of a batch in 32 bits. Checked once a turn.
+const SLOTS_PER_BATCH_MAX: u64 = BATCH_SLOTS_MAX as u64 - 2 * SLOTS_PER_TURN as u64;
+/// Transfers of one ring in flight.
+const TRANSFERS: u32 = 64;
+/// Batches of one ring under way, at most.
+const BATCHES: u32 = 1024;
+
+impl Session {
+    pub fn new(id: u64, areas: EngineAreas, cq_capacity: u32, doorbell: OwnedFd, wake: OwnedFd) -> Session {
+        Session {
+            id,
+            sq: areas.sq,
+            completions: Completions::new(areas.cq),
+            client_sleep: areas.client_sleep,
+            engine_sleep: areas.engine_sleep,
+            stop: areas.stop,
+            sleeper: Sleeper::default(),
+            doorbell,
+            wake,
+            regions: HandleTable::new(Handle::INDEX_MAX + 1),
+            ledger: Ledger::new((cq_capacity / SPANS_PER_BATCH).clamp(1, BATCHES), TRANSFERS),
+            runs: (0..TRANSFERS).map(|_| None).collect(),
+            to_cut: std::collections::VecDeque::with_capacity(TRANSFERS as usize),
+            streak: Streak::default(),
+            half: None,
+            at_fence: None,
+            state: State::Serving,
+            is_blocked: false,
+        }
+    }
+
+    /// Looks how far the client has published. A turn takes nothing beyond that: between the look and the turn the poller
+    /// obeys commands, so that a region which was granted before a descriptor was published is known to it.
+    ///
+    /// # Errors
+    /// If the client's tail is impossible.
+    pub fn look(&mut self) -> Result<(), BadPosition> {
+        if self.state == State::Serving && self.sq.known() == 0 {
+            self.sq.available()?;
+        }
+        Ok(())
+    }
+
+    /// One turn: takes descriptors, runs tasks, publishes spans. True if anything was done.
+    ///
+    /// # Errors
+    /// If the client's positions are impossible; the session is then to be ended.
+    pub fn serve(&mut self, slot: u32, shared: &mut Shared, clock: Clock) -> Result<bool, PushError> {
+        let now_ns = clock.now_ns();
+        self.ledger.expire(now_ns);
+        let mut busy = false;
+        if self.state == State::Serving {
+            busy |= self.take(slot, shared, clock, now_ns)?;
+        }
+        busy |= self.run_tasks(slot, shared, clock);
+        if self.ledger.open_slots() > SLOTS_PER_BATCH_MAX {
+            self.end(Status::BATCH_TOO_LONG);
+        }
+        // Nothing is shown after the stop: what the ledger says of transfers that were given up is not what was done.
+        if self.state == State::Serving {
+            self.publish()?;
+        }
+        Ok(busy)
+    }
+
+    /// Takes up to a turn's worth of slots.
+    fn take(&mut self, slot: u32, shared: &mut Shared, clock: Clock, now_ns: u64) -> Result<bool, BadPosition> {
+        self.is_blocked = false;
+        let before = self.sq.position();
+        let progress = self.pass_fence(now_ns);
+        let taken = self.take_slots(slot, shared, clock, now_ns);
+        // Also if the ring turned out to be broken: rows that stayed in the queue would be copied in another session's
+        // turn, when the regions of this one may be unmapped.
+        // SAFETY: the rows were checked against regions of this session, and regions are dropped between turns only.
+        unsafe { shared.rows.flush() };
+        self.sq.release();
+        taken.map(|()| progress | (self.sq.position() != before))
+    }
+
+    fn take_slots(&mut self, slot: u32, shared: &mut Shared, clock: Clock, now_ns: u64) -> Result<(), BadPosition> {
+        let mut pair = Pair::default();
+        let mut budget = SLOTS_PER_TURN;
+        let mut since_release = 0;
+        while budget > 0 && self.may_take()? && self.sq.known() > 0 {
+            let may_be_row = self.half.is_none() && !self.ledger.is_discarding();
+            let entry = if may_be_row {
+                self.take_rows(slot, &mut pair, &mut budget, shared, clock, now_ns)?
+            } else {
+                self.sq.pop()?
+            };
+            let Some(entry) = entry else { continue };
+            budget = budget.saturating_sub(1);
+            self.take_slot(&entry, now_ns);
+            since_release += 1;
+            if since_release % SLOTS_PER_RELEASE == 0 {
+                self.sq.release();
+            }
+        }
+        self.streak.went_on(&pair);
+        Ok(())
+    }
+
+    /// True if the next slot can be taken now; reserves for a new batch what it needs.
+    fn may_take(&mut self) -> Result<bool, BadPosition> {
+        if self.half.is_some() {
+            return Ok(true);
+        }
+        if self.ledger.is_open() {
+            let blocked = self.ledger.is_fenced() || !self.ledger.has_transfer_room();
+            self.is_blocked |= blocked;
+            return Ok(!blocked);
+        }
+        if self.sq.known() == 0 {
+            return Ok(false);
+        }
+        if !self.ledger.has_batch_room() || !self.ledger.has_transfer_room() || !self.completions.reserve()? {
+            self.is_blocked = true;
+            return Ok(false);
+        }
+        // The reservation belongs to the batch that begins with the slot that is there.
+        self.ledger.begin(self.sq.position());
+        Ok(true)
+    }
+
+    fn take_slot(&mut self, entry: &Entry, now_ns: u64) {
+        if let Some(descriptor) = self.half.take() {
+            return self.take_descriptor(&descriptor, Some(entry), now_ns);
+        }
+        let descriptor = Descriptor::from_entry(entry);
+        if descriptor.flags & Flags::EXTENDED != 0 {
+            self.half = Some(descriptor);
+        } else {
+            self.take_descriptor(&descriptor, None, now_ns);
+        }
+    }
+
+    fn take_descriptor(&mut self, d: &Descriptor, extension: Option<&Entry>, now_ns: u64) {
+        let first = self.ledger.is_at_first();
+        let discarding = self.ledger.is_discarding();
+        let slots = 1 + u32::from(extension.is_some());
+        self.ledger.took(slots, d.user_data, d.flags & Flags::LAST != 0, now_ns);
+        if discarding {
+            return;
+        }
+        let fenced = first && d.flags & Flags::FENCE != 0 && self.ledger.fence();
+        match self.check(d, extension, first) {
+            Err(fault) => self.ledger.fail(fault, now_ns),
+            Ok(checked) => {
+                if let Checked::Begin { deadline_ns } = &checked {
+                    self.ledger.set_deadline(*deadline_ns);
+                }
+                if fenced {
+                    self.at_fence = Some((*d, extension.copied()));
+                } else {
+                    self.start(checked, now_ns);
+                }
+            }
+        }
+    }
+
+    /// Starts the descriptor that waited at a fence, once nothing is before it. True if it did.
+    fn pass_fence(&mut self, now_ns: u64) -> bool {
+        if self.at_fence.is_none() || self.ledger.is_fenced() {
+            return false;
+        }
+        let Some((descriptor, extension)) = self.at_fence.take() else { return false };
+        if !self.ledger.pass_fence() {
+            return true; // A deadline or a cancel has ended the batch meanwhile.
+        }
+        // Regions may have been closed while it waited.
+        match self.check(&descriptor, extension.as_ref(), true) {
+            Err(fault) => self.ledger.fail(fault, now_ns),
+            Ok(checked) => self.start(checked, now_ns),
+        }
+        true
+    }
+
+    fn check(&self, d: &Descriptor, extension: Option<&Entry>, first: bool) -> Result<Checked, Fault> {
+        match plan::check(d, extension, first)? {
+            Request::Nop => Ok(Checked::Nothing),
+            Request::Begin { deadline_ns } => Ok(Checked::Begin { deadline_ns }),
+            Request::Cancel { target } => Ok(Checked::Cancel { target }),
+            Request::Transfer(shape) => self.resolve(&shape),
+        }
+    }
+
+    /// Finds the regions of a transfer and checks it against them.
+    fn resolve(&self, shape: &Shape) -> Result<Checked, Fault> {
+        let find = |which: usize, rights, field| {
+            let handle = shape.regions[which];
+            self.granted(handle, rights)
+                .map(|region| (region, handle))
+                .map_err(|status| (status, Fault::new(status, Stage::PLAN, field, handle.into())))
+        };
+        let has_index = shape.kinds.iter().any(|kind| *kind != ring_abi::IndexKind::None);
+        let src = find(0, Rights::READ, Field::SRC_REGION);
+        let dst = find(1, Rights::WRITE, Field::DST_REGION);
+        let index = has_index.then(|| find(2, Rights::READ, Field::INDEX_REGION)).transpose();
+        // All three must exist before rights are looked at.
+        for found in [src.as_ref().err(), dst.as_ref().err(), index.as_ref().err()].into_iter().flatten() {
+            if found.0 != Status::NO_RIGHT {
+                return Err(found.1);
+            }
+        }
+        let (src, dst, index) = (src.map_err(|e| e.1)?.0, dst.map_err(|e| e.1)?.0, index.map_err(|e| e.1)?);
+        let index = index.map(|found| found.0);
+        let transfer = shape.bounds(extent(src), extent(dst), index.map(|region| extent(region)))?;
+        if transfer.is_empty() {
+            return Ok(Checked::Nothing);
+        }
+        Ok(Checked::Transfer(transfer, src.clone(), dst.clone(), index.cloned()))
+    }
+
+    #[inline]
+    pub(super) fn granted(&self, handle: u32, rights: Rights) -> Result<&Arc<Region>, Status> {
+        let granted = self.regions.get(Handle(handle)).ok_or(Status::UNKNOWN_REGION)?;
+        let region = granted.region.as_ref().filter(|region| !region.is_withdrawn()).ok_or(Status::REGION_GONE)?;
+        if granted.rights.covers(rights) { Ok(region) } else { Err(Status::NO_RIGHT) }
+    }
+
+    fn start(&mut self, checked: Checked, now_ns: u64) {
+        match checked {
+            Checked::Nothing | Checked::Begin { .. } => self.ledger.complete(0, false, now_ns),
+            Checked::Cancel { target } => {
+                if self.ledger.cancel_from_ring(target, now_ns) {
+                    self.ledger.complete(0, false, now_ns);
+                } else {
+                    let fault = Fault::new(Status::NOT_FOUND, Stage::TAKE, Field::SRC_OFFSET, target);
+                    self.ledger.fail(fault, now_ns);
+                }
+            }
+            Checked::Transfer(transfer, src, dst, index) => {
+                let TransferId(id) = self.ledger.start(now_ns);
+                self.runs[id as usize] = Some(Run::new(transfer, src, dst, index));
+                self.to_cut.push_back(id);
+            }
+        }
+    }
+
+    /// Cuts transfers into tasks, gives the long ones' to workers and runs the others here, for a turn's worth of bytes.
+    fn run_tasks(&mut self, slot: u32, shared: &mut Shared, clock: Clock) -> bool {
+        // As many bytes as could be copied meanwhile: for a lookup, and for each piece of a task, which is a cache line
+        // or two even where a piece is a byte, or missing.
+        const COST_OF_ANY: u64 = 64;
+        const COST_OF_PIECE: u64 = 16;
+        let mut copied = 0;
+        let mut busy = false;
+        while copied < TASK_BYTES
+            && let Some(&id) = self.to_cut.front()
+        {
+            busy = true;
+            let run = self.runs[id as usize].as_mut().expect("a run that is to be cut exists");
+            if !self.ledger.may_go_on(TransferId(id)) {
+                run.give_up();
+            }
+            match run.cut(task_id(slot, id)) {
+                Some(Cut::Task(task)) if run.is_long() && shared.workers.have_room() => {
+                    shared.workers.give(&task);
+                }
+                Some(Cut::Task(task)) => {
+                    // SAFETY: the run keeps its regions mapped; planning has checked the transfer against them.
+                    let done = unsafe { task.run(&mut shared.window) };
+                    run.came_back(&done);
+                    copied += done.bytes.max(task.pieces() * COST_OF_PIECE) + COST_OF_ANY;
+                }
+                Some(Cut::Missing) => copied += COST_OF_ANY,
+                Some(Cut::Row { src, dst, len }) => {
+                    // SAFETY: checked when it was cut; flushed below, while the run keeps its regions.
+                    unsafe { shared.rows.push(src, dst, len) };
+                    copied += u64::from(len) + COST_OF_ANY;
+                }
+                None => {
+                    // SAFETY: as above, before the run and its regions go.
+                    unsafe { shared.rows.flush() };
+                    self.to_cut.pop_front();
+                    self.finish_if_drained(id, clock);
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { shared.rows.flush() };
+        busy
+    }
+
+    /// Takes the result of a task that a worker had.
+    pub fn came_back(&mut self, done: &Done, lists: &mut Vec<Box<RowList>>, clock: Clock) {
+        let id = done.id & 0xFFFF;
+        if let Some(run) = self.runs[id as usize].as_mut() {
+            run.came_back(done);
+            lists.extend(run.take_rows());
+            if !self.to_cut.contains(&id) {
+                self.finish_if_drained(id, clock);
+            }
+        }
+    }
+
+    fn finish_if_drained(&mut self, id: u32, clock: Clock) {
+        let drained = self.runs[id as usize].take_if(|run| run.is_drained());
+        let Some(run) = drained else { return };
+        let (transfer, now_ns) = (TransferId(id), clock.now_ns());
+        match run.result() {
+            Err(fault) => self.ledger.abandon(transfer, Some(fault), now_ns),
+            Ok(_) if !run.was_cut_whole() => self.ledger.abandon(transfer, None, now_ns),
+            Ok(bytes) => self.ledger.finish(transfer, bytes, now_ns),
+        }
+    }
+
+    /// Shows finished spans to the client, and wakes it if it sleeps.
+    pub fn publish(&mut self) -> Result<(), PushError> {
+        while let Some(outcome) = self.ledger.next_outcome() {
+            self.completions.push(&outcome)?;
+        }
+        if self.completions.publish(&self.client_sleep) {
+            self.wake_client();
+        }
+        Ok(())
+    }
+
+    /// Never blocks: the socket's own mode is not relied on. A full socket has bytes enough to wake the client.
+    fn wake_client(&self) {
+        let _ = rustix::net::send(&self.wake, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Ends the session: nothing more is taken or shown, what is in flight drains.
+    pub fn end(&mut self, reason: Status) {
+        if self.state == State::Draining {
+            return;
+        }
+        // What has been done is shown, if the client's position allows it.
+        let _ = self.publish();
+        self.state = State::Draining;
+        for run in self.runs.iter_mut().flatten() {
+            run.give_up();
+        }
+        ring::stop(&self.stop, reason);
+        self.wake_client();
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.state == State::Draining && self.runs.iter().all(Option::is_none)
+    }
+
+    pub fn announce_sleep(&mut self) {
+        self.sleeper.announce(&self.engine_sleep);
+    }
+
+    pub fn awake(&self) {
+        self.sleeper.awake(&self.engine_sleep);
+    }
+
+    /// To be asked after a sleep was announced: is there anything that a turn would do?
+    pub fn has_work(&mut self) -> bool {
+        self.state == State::Serving && !self.is_blocked && !matches!(self.sq.available(), Ok(0))
+    }
+
+    /// When the next turn must come at the latest, on the engine's clock.
+    pub fn next_deadline_ns(&self) -> u64 {
+        self.ledger.next_deadline_ns()
+    }
+
+    pub fn cancel(&mut self, first: u64, now_ns: u64) -> Status {
+        if self.ledger.cancel(first, now_ns) { Status::OK } else { Status::NOT_FOUND }
+    }
+
+    pub fn grant(&mut self, handle: Handle, granted: Granted) {
+        self.regions.insert_as(handle, granted);
+    }
+
+    /// Takes a region away from new descriptors.
+    pub fn withdraw(&mut self, handle: Handle, leave_mark: bool) -> Option<Arc<Region>> {
+        let region = self.regions.get_mut(handle)?.region.take();
+        if !leave_mark {
+            self.regions.remove(handle);
+        }
+        region
+    }
+
+    pub fn uses(&self, region: &Arc<Region>) -> bool {
+        self.runs.iter().flatten().any(|run| run.uses(region))
+    }
+}
+
+/// A descriptor that may be started.
+enum Checked {
+    Nothing,
+    Begin { deadline_ns: u64 },
+    Cancel { target: u64 },
+    Transfer(Transfer, Arc<Region>, Arc<Region>, Option<Arc<Region>>),
+}
+
+fn extent(region: &Region) -> Extent {
+    Extent { bytes: region.bytes(), misalignment: region.as_ptr().addr() as u64 % 8 }
+}
+
+pub(super) fn task_id(slot: u32, transfer: u32) -> u32 {
+    slot << 16 | transfer
+}

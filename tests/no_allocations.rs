@@ -1,0 +1,250 @@
+//! Once warm, neither the engine nor its clients allocate for a batch, on any thread.
+//!
+//! One test in a binary of its own: the allocator counts for the whole process. Requests on the attach socket are none
+//! of its concern: they go through channels that allocate a block for every 31 messages.
+
+use ring_abi::{Descriptor, Extension, Opcode, Status};
+use scatter_ring::client::{Batch, BatchError, Client, Missing, Region, Rows, Setup, Ticket, Tile};
+use scatter_ring::engine::{Config, Engine};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+struct Counting;
+
+/// Of all threads.
+static ALL: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Of one thread.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALL.fetch_add(1, Ordering::Relaxed);
+    let _ = OWN.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // An allocation that is freed was counted when it was made.
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const ROW_BYTES: u32 = 264;
+const ROWS: u32 = 1000;
+const WARM_UP: u32 = 200;
+const BATCHES: u32 = 1000;
+/// So much that a worker gets part of it.
+const LONG_BYTES: u64 = 2 << 20;
+
+struct Stage {
+    client: Client,
+    memory: Arc<Memory>,
+    numbers: Vec<u32>,
+    /// Cancels that came before the end of what they were to cancel.
+    cancelled: u32,
+}
+
+struct Memory {
+    table: Region,
+    out: Region,
+    index: Region,
+}
+
+type Kind = (&'static str, fn(&mut Stage));
+
+const KINDS: [Kind; 14] = [
+    ("rows by an index", |stage| {
+        let memory = stage.memory.clone();
+        let rows = memory.rows();
+        stage.succeed(|batch| batch.read_rows(&rows));
+    }),
+    ("rows by an index, into a table", |stage| {
+        let memory = stage.memory.clone();
+        let rows = memory.rows();
+        stage.succeed(|batch| batch.write_rows(&rows));
+    }),
+    ("rows of which some are missing", |stage| {
+        let memory = stage.memory.clone();
+        let rows = Rows { index_offset: 4 * u64::from(ROWS), missing: Missing::Zero, ..memory.rows() };
+        stage.succeed(|batch| batch.read_rows(&rows));
+    }),
+    ("rows by one call", |stage| {
+        let Stage { client, memory, numbers, .. } = stage;
+        client.read_rows(&memory.table, ROW_BYTES, numbers, &memory.out, 0).unwrap();
+    }),
+    ("1,000 single rows", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        stage.succeed(|batch| {
+            (0..u64::from(ROWS)).try_for_each(|i| {
+                let at = i * u64::from(ROW_BYTES);
+                batch.read(table, at, out, at, ROW_BYTES.into())
+            })
+        });
+    }),
+    ("a tile", |stage| {
+        let Memory { table: src, out: dst, .. } = &*stage.memory.clone();
+        let tile =
+            Tile { src, src_offset: 0, src_stride: 1024, dst, dst_offset: 0, dst_stride: 512, len: 512, count: 64 };
+        stage.succeed(|batch| batch.read_tile(&tile));
+    }),
+    ("tiles with extensions among plain ranges", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        let tile = Descriptor { count: 8, src_stride: 4096, dst_stride: 2048, ..range(table, out, 128) };
+        stage.succeed(|batch| {
+            for _ in 0..8 {
+                batch.push_extended(&tile, &Extension::new(16, 256, 128), &[table, out])?;
+                batch.read(table, 0, out, 0, 64)?;
+            }
+            Ok(())
+        });
+    }),
+    ("a long range, for a worker", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        stage.succeed(|batch| batch.read(table, 0, out, 0, LONG_BYTES));
+    }),
+    ("a fence, a hint and a deadline", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        let mut batch = stage.client.batch().fence().hint(1, 64).deadline(Duration::from_secs(60));
+        batch.read(table, 0, out, 0, 64).unwrap();
+        let ticket = batch.submit().unwrap();
+        stage.client.wait(&ticket).unwrap();
+    }),
+    ("32 batches under way", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        let tickets: [Ticket; 32] = std::array::from_fn(|i| {
+            let mut batch = stage.client.batch();
+            batch.read(table, 0, out, 64 * i as u64, 64).unwrap();
+            batch.submit().unwrap()
+        });
+        for ticket in &tickets {
+            stage.client.wait(ticket).unwrap();
+        }
+    }),
+    ("a descriptor outside its region", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        stage.fail(Status::OUT_OF_RANGE, |batch| {
+            batch.read(table, 0, out, 0, 64)?;
+            batch.read(table, table.bytes() - 8, out, 0, 64)?;
+            batch.read(table, 0, out, 0, 64)
+        });
+    }),
+    ("a row number outside the table", |stage| {
+        let memory = stage.memory.clone();
+        let rows = Rows { index_offset: 4 * u64::from(ROWS), ..memory.rows() };
+        stage.fail(Status::OUT_OF_RANGE, |batch| batch.read_rows(&rows));
+    }),
+    ("a deadline that passes", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        let mut batch = stage.client.batch().deadline(Duration::from_nanos(1));
+        for _ in 0..4 {
+            batch.read(table, 0, out, 0, LONG_BYTES).unwrap();
+        }
+        let ticket = batch.submit().unwrap();
+        assert_eq!(stage.client.wait(&ticket).unwrap_err().status, Status::TIMED_OUT);
+        assert!(stage.client.wait_released(&ticket, None).unwrap());
+    }),
+    ("a cancel", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        let mut batch = stage.client.batch();
+        batch.read(table, 0, out, 0, LONG_BYTES).unwrap();
+        let ticket = batch.submit().unwrap();
+        let cancel = stage.client.cancel_in_ring(&ticket).unwrap();
+        let found = stage.client.wait(&cancel).is_ok();
+        assert_eq!(stage.client.wait(&ticket).is_err(), found);
+        assert!(stage.client.wait_released(&ticket, None).unwrap());
+        stage.cancelled += u32::from(found);
+    }),
+];
+
+#[test]
+fn a_warm_engine_and_its_client_allocate_nothing_per_batch() {
+    let engine = Engine::new(&Config { workers: 1, ..Config::default() }).unwrap().start().unwrap();
+    let client = Client::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let mut stage = Stage::new(client);
+    assert!(ALL.load(Ordering::Relaxed) > OWN.get() && OWN.get() > 0, "the allocator does not count all threads");
+    let mut allocating = Vec::new();
+    for (name, batch) in KINDS {
+        (0..WARM_UP).for_each(|_| batch(&mut stage));
+        let before = (ALL.load(Ordering::Relaxed), OWN.get());
+        (0..BATCHES).for_each(|_| batch(&mut stage));
+        let (all, own) = (ALL.load(Ordering::Relaxed) - before.0, OWN.get() - before.1);
+        if all > 0 {
+            allocating.push(format!("{name}: {own} by the client, {} by the engine", all - own));
+        }
+    }
+    assert_eq!(allocating, Vec::<String>::new(), "allocations in {BATCHES} batches");
+    assert!(stage.cancelled > 0, "no cancel came in time");
+}
+
+impl Memory {
+    /// The packed table's rows in the order of the index.
+    fn rows(&self) -> Rows<'_> {
+        Rows::new(&self.table, ROW_BYTES, &self.index, ROWS, &self.out)
+    }
+}
+
+impl Stage {
+    fn new(client: Client) -> Stage {
+        let (table, out) = (client.allocate(LONG_BYTES).unwrap(), client.allocate(LONG_BYTES).unwrap());
+        let index = client.allocate(8 * u64::from(ROWS)).unwrap();
+        let numbers: Vec<u32> = (0..ROWS).map(|i| i * 7919 % ROWS).collect();
+        let with_missing = numbers.iter().map(|number| if number % 5 == 0 { u32::MAX } else { *number });
+        let bytes: Vec<u8> = numbers.iter().copied().chain(with_missing).flat_map(u32::to_le_bytes).collect();
+        index.write_at(0, &bytes).unwrap();
+        Stage { client, memory: Arc::new(Memory { table, out, index }), numbers, cancelled: 0 }
+    }
+
+    fn succeed(&mut self, describe: impl FnOnce(&mut Batch<'_>) -> Result<(), BatchError>) {
+        self.run(describe).unwrap();
+    }
+
+    fn fail(&mut self, status: Status, describe: impl FnOnce(&mut Batch<'_>) -> Result<(), BatchError>) {
+        assert_eq!(self.run(describe).unwrap_err().status, status);
+    }
+
+    fn run(&mut self, describe: impl FnOnce(&mut Batch<'_>) -> Result<(), BatchError>) -> Result<(), BatchError> {
+        let mut batch = self.client.batch();
+        describe(&mut batch)?;
+        let ticket = batch.submit()?;
+        self.client.wait(&ticket).map(drop)
+    }
+}
+
+fn range(src: &Region, dst: &Region, len: u32) -> Descriptor {
+    Descriptor {
+        opcode: Opcode::READ.0,
+        len,
+        src_region: src.handle().0,
+        dst_region: dst.handle().0,
+        count: 1,
+        ..Descriptor::ZERO
+    }
+}
