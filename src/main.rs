@@ -1,0 +1,54 @@
+//! The `scatter-ring` command.
+
+mod command;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use command::Failure;
+use std::process::ExitCode;
+
+/// Move many small pieces of memory between processes, described in a shared-memory ring.
+#[derive(Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(command::serve::Args),
+    Demo(command::demo::Args),
+    Bench(command::bench::Args),
+    /// The process that has the table, of `demo` and `bench`.
+    #[command(hide = true)]
+    Owner(command::owner::Args),
+    /// The process that asks for rows, of `demo`.
+    #[command(hide = true)]
+    DemoClient(command::demo_client::Args),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  scatter-ring demo                      See it work: three processes, a 1 GiB table, timings
+  scatter-ring serve                     Run the engine for the programs of this user
+  scatter-ring bench W1 --submit rows    Measure one workload
+
+Exit status: 0 done, 1 failed, 2 asked for something that there is not";
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        None => Cli::command().print_help().map_err(Failure::from),
+        Some(Command::Serve(args)) => command::serve::run(&args),
+        Some(Command::Demo(args)) => command::demo::run(&args),
+        Some(Command::Bench(args)) => command::bench::run(&args),
+        Some(Command::Owner(args)) => command::owner::run(&args),
+        Some(Command::DemoClient(args)) => command::demo_client::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("scatter-ring: {failure}");
+            failure.exit_code()
+        }
+    }
+}
