@@ -38,3 +38,8 @@ pub mod region;
 pub mod ring;
 #[doc(hidden)]
 pub mod sync;
+
+/// The README's program, compiled and run.
+#[cfg(all(doctest, not(scatter_ring_loom)))]
+#[doc = include_str!("../README.md")]
+struct Readme;

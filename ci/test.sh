@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# All tests in debug (overflow checks on), then those of the engine in release, where the copy loops are the real ones
+# and the counts are higher. About five minutes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo test --workspace
+cargo test --release --tests
+# Benches must compile and run; their figures mean nothing here.
+cargo bench --benches -- --test
