@@ -2,10 +2,11 @@
 
 mod support;
 
-use ring_abi::{Field, Status};
+use ring_abi::{Descriptor, Field, Flags, Opcode, Status};
 use scatter_ring::client::{Client, Region, Setup};
 use scatter_ring::engine::{Config, Engine, RunningEngine};
-use support::Random;
+use scatter_ring::region::Rights;
+use support::{Random, RawClient};
 
 const ROWS: u64 = 20_000;
 const ROW_BYTES: u64 = 72;
@@ -79,4 +80,41 @@ fn a_wrong_row_late_in_a_long_batch_is_named_and_all_before_it_are_done() {
         assert!(error.reusable, "{error}");
         compare(WRONG, &from, &to);
     }
+}
+
+/// A list for a worker takes the place of a transfer, and so may the descriptor behind it, which is taken at once.
+#[test]
+fn rows_for_a_worker_leave_a_place_for_the_descriptor_behind_them() {
+    const BIG: u32 = 32 << 20;
+    // All places but one. Each transfer is long enough to be in flight to the end of this test.
+    const TRANSFERS: u64 = 63;
+    // The first turn in which a worker is asked for help begins with this row: turns take 256 slots.
+    const FIRST_OF_LIST: u64 = 9 * 256 - TRANSFERS;
+    let mut engine = Engine::new(&Config { workers: 1, ..Config::default() }).unwrap();
+    let mut client = RawClient::attach(engine.connect().unwrap(), 4096, 1024, 0);
+    let (_src, src) = client.memory(BIG.into(), Rights::READ);
+    let (_dst, dst) = client.memory(BIG.into(), Rights::READ_WRITE);
+    let range = |from: u32, len: u32, flags: u16| Descriptor {
+        opcode: Opcode::READ.0,
+        flags,
+        len,
+        src_region: from,
+        dst_region: dst,
+        count: 1,
+        ..Descriptor::ZERO
+    };
+    for _ in 0..TRANSFERS {
+        assert!(client.try_push(&range(src, BIG, Flags::LAST).to_entry()));
+    }
+    for row in 0..FIRST_OF_LIST + 128 {
+        let from = if row == FIRST_OF_LIST + 10 { dst } else { src };
+        assert!(client.try_push(&range(from, 8, 0).to_entry()));
+    }
+    client.publish();
+    for _ in 0..16 {
+        // The worker has done what it had, so that there is room for a list.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        engine.poll_once();
+    }
+    assert_eq!(client.stopped(), None);
 }

@@ -182,7 +182,7 @@ impl Pair {
 
     /// One descriptor, by both. With `at_once` a transfer ends when it is taken, as a single row does.
     fn take(&mut self, at_once: bool) {
-        if !self.ledger.has_transfer_room() && self.half.is_none() {
+        if !self.ledger.has_transfer_room(1) && self.half.is_none() {
             return; // The model knows no such limit.
         }
         let position = self.head.wrapping_sub(u64::from(self.half.is_some()));

@@ -88,7 +88,8 @@ impl Session {
             && self.streak.rows >= ROWS_OF_A_PAIR
             && self.ledger.open_slots() >= LONG_BATCH_SLOTS
             && shared.workers.have_room()
-            && self.ledger.has_transfer_room();
+            // One for the list, one for the descriptor behind it, which is taken without asking again.
+            && self.ledger.has_transfer_room(2);
         let list = if help { shared.lists.pop() } else { None };
         let popped = match list {
             Some(list) => self.rows_for_worker(slot, list, pair, most, shared, now_ns)?,

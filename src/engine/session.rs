@@ -194,14 +194,14 @@ impl Session {
             return Ok(true);
         }
         if self.ledger.is_open() {
-            let blocked = self.ledger.is_fenced() || !self.ledger.has_transfer_room();
+            let blocked = self.ledger.is_fenced() || !self.ledger.has_transfer_room(1);
             self.is_blocked |= blocked;
             return Ok(!blocked);
         }
         if self.sq.known() == 0 {
             return Ok(false);
         }
-        if !self.ledger.has_batch_room() || !self.ledger.has_transfer_room() || !self.completions.reserve()? {
+        if !self.ledger.has_batch_room() || !self.ledger.has_transfer_room(1) || !self.completions.reserve()? {
             self.is_blocked = true;
             return Ok(false);
         }

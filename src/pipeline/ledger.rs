@@ -61,11 +61,11 @@ impl Ledger {
         !self.batches.is_full()
     }
 
-    /// True if another transfer can start.
+    /// True if so many more transfers can start.
     #[must_use]
     #[inline]
-    pub fn has_transfer_room(&self) -> bool {
-        !self.flights.is_full()
+    pub fn has_transfer_room(&self, transfers: usize) -> bool {
+        self.flights.room() >= transfers
     }
 
     /// True if descriptors of the open batch are only counted, because it has ended or is ending.

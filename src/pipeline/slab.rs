@@ -16,6 +16,11 @@ impl<T> Slab<T> {
         self.free.is_empty()
     }
 
+    /// Values that can still be stored.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
