@@ -36,6 +36,8 @@ pub mod plan;
 #[cfg(not(scatter_ring_loom))]
 pub mod region;
 pub mod ring;
+#[cfg(not(scatter_ring_loom))]
+mod stats;
 #[doc(hidden)]
 pub mod sync;
 

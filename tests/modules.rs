@@ -17,9 +17,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pack", &["plan", "region", "ring", "sync"]),
     // `sync` for the client's sleep word.
     ("completion", &["ring", "sync", "pipeline"]),
-    ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion"]),
+    ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion", "stats"]),
     // `sync` for the pause of a waiting thread. Never plan, pipeline, completion or engine.
     ("client", &["ring", "region", "attach", "sync"]),
+    ("stats", &["sync"]),
     // The binary: it uses the library from outside.
     ("command", &[]),
 ];

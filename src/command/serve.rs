@@ -1,7 +1,7 @@
 //! `scatter-ring serve`: the engine as a process of its own.
 
 use super::{Failure, process};
-use scatter_ring::engine::{Config, Engine};
+use scatter_ring::engine::{Config, Engine, Limits};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io::Write;
@@ -66,9 +66,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 fn announce(socket: &Path, config: &Config) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    let Config { workers, sessions_max, .. } = config;
+    let Config { workers, limits, .. } = config;
+    let sessions = limits.sessions;
     let socket = socket.display();
-    writeln!(out, "scatter-ring: serving at {socket} ({workers} copy workers, at most {sessions_max} clients)")?;
+    writeln!(out, "scatter-ring: serving at {socket} ({workers} copy workers, at most {sessions} clients)")?;
     Ok(out.flush()?)
 }
 
@@ -77,7 +78,8 @@ fn config(args: &Args) -> Config {
     Config {
         workers: args.workers.map_or(default.workers, usize::from),
         spin: args.spin_us.map_or(default.spin, |us| Duration::from_micros(us.into())),
-        sessions_max: args.clients.map_or(default.sessions_max, usize::from),
+        limits: Limits { sessions: args.clients.map_or(default.limits.sessions, usize::from), ..default.limits },
+        ..default
     }
 }
 

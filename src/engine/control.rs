@@ -1,12 +1,15 @@
 //! The control thread: everything about clients that is not work.
 
 use super::FEATURES;
+use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
+use super::log::Pace;
 use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, ring_bell};
-use super::session::Session;
+use super::session::{Session, Shown, Wires};
 use crate::attach::{AttachError, EngineAreas, Received, Socket};
 use crate::region::HandleTable;
-use ring_abi::{Features, Handle, Header, Kind, Message, NO_ANSWER, Status, abi_matches, abi_word};
+use crate::stats::{self, Stats};
+use ring_abi::{Features, Header, Kind, Message, NO_ANSWER, Status, abi_matches, abi_word};
 use rustix::event::EventfdFlags;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -27,9 +30,49 @@ pub(super) struct Attached {
     /// HELLO was answered: the poller has the session.
     greeted: bool,
     detaching: bool,
+    peer: Peer,
     pub(super) handles: HandleTable<Held>,
+    /// Bytes of regions that it has registered and that are still mapped.
+    pub(super) region_bytes: u64,
     /// Names that it has given to regions.
     pub(super) exports: usize,
+    /// Codes, by bit, of refusals that the log has.
+    said: u128,
+}
+
+/// Who has connected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    pub user: u32,
+    /// 0 where it cannot be seen from this namespace. For the log: the end of the socket is the sign of life.
+    pid: i32,
+}
+
+impl Peer {
+    fn of(socket: &OwnedFd) -> Option<Peer> {
+        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
+        Some(Peer { user: peer.uid.as_raw(), pid: rustix::process::Pid::as_raw(Some(peer.pid)) })
+    }
+
+    fn this_process() -> Peer {
+        Peer { user: rustix::process::geteuid().as_raw(), pid: rustix::process::getpid().as_raw_nonzero().get() }
+    }
+}
+
+impl Attached {
+    fn new(socket: Socket, peer: Peer, regions_max: u32) -> Attached {
+        Attached {
+            socket,
+            since: Instant::now(),
+            greeted: false,
+            detaching: false,
+            peer,
+            handles: HandleTable::new(regions_max),
+            region_bytes: 0,
+            exports: 0,
+            said: 0,
+        }
+    }
 }
 
 /// Why a question is refused.
@@ -55,7 +98,10 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 
 pub(super) struct Control {
     pub(super) sessions: HashMap<u64, Attached>,
-    sessions_max: usize,
+    users: Vec<u32>,
+    pub(super) limits: Limits,
+    pub(super) stats: Arc<Stats>,
+    pace: Pace,
     next_session: u64,
     pub(super) exports: HashMap<String, Export>,
     pub(super) closings: Vec<Closing>,
@@ -73,13 +119,17 @@ const HELLO_WAIT: Duration = Duration::from_secs(5);
 /// How long to leave a listener alone when no descriptor or memory is left for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// Tasks carry the number of their session in 16 bits.
+const SESSIONS_MAX: usize = 1 << 16;
+
 /// Tokens of the bell and of listeners among session numbers in epoll events.
 const BELL: u64 = u64::MAX;
 const LISTENERS: u64 = 1 << 63;
 
 impl Control {
     pub fn new(
-        sessions_max: usize,
+        config: &Config,
+        stats: Arc<Stats>,
         commands: Sender<Command>,
         poller_bell: Arc<OwnedFd>,
         inbox: Inbox,
@@ -89,7 +139,10 @@ impl Control {
         let handle = ControlHandle(inbox.sender.clone());
         let control = Control {
             sessions: HashMap::new(),
-            sessions_max,
+            users: config.users.clone(),
+            limits: config.limits.clone(),
+            stats,
+            pace: Pace::new(),
             next_session: 1,
             exports: HashMap::new(),
             closings: Vec::new(),
@@ -130,7 +183,10 @@ impl Control {
     fn forget_silent(&mut self) -> Option<Timespec> {
         let is_silent = |session: &Attached| !session.greeted && session.since.elapsed() >= HELLO_WAIT;
         let silent: Vec<u64> = self.sessions.iter().filter(|(_, s)| is_silent(s)).map(|(id, _)| *id).collect();
-        silent.into_iter().for_each(|id| self.forget(id));
+        for id in silent {
+            self.refused(id, &Refusal::new(Status::BAD_MESSAGE, "no HELLO in time"));
+            self.forget(id);
+        }
         let waits = self.sessions.values().any(|session| !session.greeted);
         waits.then_some(Timespec { tv_sec: 1, tv_nsec: 0 })
     }
@@ -155,8 +211,9 @@ impl Control {
                 self.answer(session, &question, status, [0; 8]);
             }
             Event::Detached(session) => {
-                let id = session.id;
+                let (id, shown) = (session.id, session.shown);
                 drop(session);
+                self.session_ended(id, &shown);
                 self.forget(id);
             }
             Event::PollerGone => self.poller_gone(),
@@ -174,7 +231,7 @@ impl Control {
 
     fn on_request(&mut self, request: Request) {
         match request {
-            Request::Connect(socket) => self.add_socket(socket),
+            Request::Connect(socket) => self.add_socket(socket, Peer::this_process()),
             Request::Listen { listener, path } => self.add_listener(listener, path),
             Request::Adopt { name, region, answer } => {
                 let rights = region.rights();
@@ -190,9 +247,9 @@ impl Control {
                     self.withdraw_everywhere(export.region, None, Answer::Channel(answer));
                 }
             }
-            Request::Stop => {
+            Request::Stop { within } => {
                 self.stopping = true;
-                self.command(Command::Stop);
+                self.command(Command::Stop { within });
                 let ungreeted: Vec<u64> = self.sessions.iter().filter(|(_, s)| !s.greeted).map(|(id, _)| *id).collect();
                 ungreeted.into_iter().for_each(|id| self.forget(id));
             }
@@ -216,38 +273,66 @@ impl Control {
             // It stays in the queue, and epoll would tell of it at once.
             Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
         };
-        let same_user = rustix::net::sockopt::socket_peercred(&socket)
-            .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root());
+        let peer = Peer::of(&socket);
         let socket = Socket::new(socket);
-        if same_user {
-            self.add_socket(socket);
-        } else {
-            let refusal = Message::new(Kind::HELLO, 0, [0; 8]).answer(Status::NOT_ALLOWED, [0; 8]);
-            // It is refused either way.
-            let _ = socket.send(&refusal.with_name("this engine serves its own user only"), &[]);
-            socket.discard();
+        match self.admit(peer.as_ref()) {
+            Ok(peer) => self.add_socket(socket, peer),
+            Err(refusal) => {
+                self.refuse_connection(socket, peer, &refusal);
+            }
         }
     }
 
-    fn add_socket(&mut self, socket: Socket) {
+    /// Whether somebody may attach at all.
+    fn admit(&self, peer: Option<&Peer>) -> Result<Peer, Refusal> {
+        let Some(peer) = peer else {
+            return Err(Refusal::new(Status::NOT_ALLOWED, "the kernel does not say who connects"));
+        };
+        let own = rustix::process::geteuid().as_raw();
+        if peer.user != own && peer.user != 0 && !self.users.contains(&peer.user) {
+            let text = format!("user {} is not one that this engine serves", peer.user);
+            return Err(Refusal::new(Status::NOT_ALLOWED, text));
+        }
+        Ok(*peer)
+    }
+
+    fn add_socket(&mut self, socket: Socket, peer: Peer) {
         if self.stopping {
             return socket.discard();
         }
-        if self.sessions.len() >= self.sessions_max {
-            let refusal = Message::new(Kind::HELLO, 0, [0; 8]).answer(Status::LIMIT_EXCEEDED, [0; 8]);
-            // It is refused either way.
-            let _ =
-                socket.send(&refusal.with_name(&format!("{} clients are attached already", self.sessions_max)), &[]);
-            return socket.discard();
+        if let Err(refusal) = self.has_room_for(peer) {
+            return self.refuse_connection(socket, Some(peer), &refusal);
         }
         let id = self.next_session;
         self.next_session += 1;
         if epoll::add(&self.epoll, &socket, EventData::new_u64(id), EventFlags::IN).is_ok() {
-            let handles = HandleTable::new(Handle::INDEX_MAX + 1);
-            self.sessions.insert(
-                id,
-                Attached { socket, since: Instant::now(), greeted: false, detaching: false, handles, exports: 0 },
-            );
+            self.sessions.insert(id, Attached::new(socket, peer, self.limits.regions));
+        }
+    }
+
+    fn has_room_for(&self, peer: Peer) -> Result<(), Refusal> {
+        let limit = |text| Err(Refusal::new(Status::LIMIT_EXCEEDED, text));
+        let Limits { sessions, sessions_per_user, .. } = self.limits;
+        if self.sessions.len() >= sessions.min(SESSIONS_MAX) {
+            return limit(format!("{sessions} sessions are attached already (limit sessions)"));
+        }
+        if self.sessions.values().filter(|session| session.peer.user == peer.user).count() >= sessions_per_user {
+            let user = peer.user;
+            return limit(format!("user {user} has {sessions_per_user} sessions already (limit sessions_per_user)"));
+        }
+        Ok(())
+    }
+
+    fn refuse_connection(&mut self, socket: Socket, peer: Option<Peer>, refusal: &Refusal) {
+        let Refusal(status, text) = refusal;
+        let answer = Message::new(Kind::HELLO, 0, [0; 8]).answer(*status, [0; 8]);
+        // It is refused either way.
+        let _ = socket.send(&answer.with_name(text), &[]);
+        socket.discard();
+        self.stats.attached.refused.count(*status);
+        if let Some(unsaid) = self.pace.next(Instant::now()) {
+            let (user, pid) = peer.map_or((None, None), |peer| (Some(peer.user), Some(peer.pid)));
+            tracing::warn!(user, pid, ?status, unsaid, "connection refused: {text}");
         }
     }
 
@@ -260,7 +345,7 @@ impl Control {
         match session.socket.receive(false) {
             Ok(None) => {}
             Ok(Some(received)) => self.on_message(id, received),
-            Err(AttachError::Closed) => self.detach(id, Status::STOPPING),
+            Err(AttachError::Closed) => self.detach(id, Status::OK),
             Err(_) => self.detach(id, Status::BAD_MESSAGE),
         }
     }
@@ -307,6 +392,11 @@ impl Control {
             Ok((session, answer, fds)) => {
                 let Some(attached) = self.sessions.get_mut(&id) else { return };
                 attached.greeted = true;
+                let Peer { user, pid } = attached.peer;
+                stats::add(&self.stats.attached.sessions, 1);
+                if let Some(unsaid) = self.pace.next(Instant::now()) {
+                    tracing::info!(session = id, user, pid, unsaid, "session begun");
+                }
                 self.command(Command::Attach(Box::new(session)));
                 let fds = [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd()];
                 let sent = self.sessions[&id].socket.send(&answer, &fds);
@@ -341,6 +431,11 @@ impl Control {
                 let text = format!("{name} capacity {capacity}: must be a power of two from {min} to {max}");
                 return Err(Refusal::new(Status::INVALID_SETTING, text));
             }
+            let most = self.limits.ring_slots;
+            if capacity > most {
+                let text = format!("{name} capacity {capacity}: at most {most} (limit ring_slots)");
+                return Err(Refusal::new(Status::LIMIT_EXCEEDED, text));
+            }
         }
         let header = Header::new(sq_capacity, cq_capacity, FEATURES, epoch(id), start_position);
         let no_memory = |error: AttachError| Refusal::new(Status::NO_MEMORY, error.to_string());
@@ -353,7 +448,8 @@ impl Control {
         let (wake, wake_for_client) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(failed("creating the wake socket"))?;
-        let session = Session::new(id, areas, cq_capacity, doorbell, wake);
+        let wires = Wires { doorbell, wake };
+        let session = Session::new(id, areas, wires, cq_capacity, &self.limits, self.stats.clone());
         let answer = question.answer(Status::OK, [abi_word(), FEATURES.0, capacities, header.epoch, 0, 0, 0, 0]);
         Ok((session, answer, [submit, complete, doorbell_for_client, wake_for_client]))
     }
@@ -395,9 +491,47 @@ impl Control {
     }
 
     fn refuse(&mut self, id: u64, question: &Message, refusal: &Refusal) {
+        self.refused(id, refusal);
         if question.request != NO_ANSWER {
             self.send(id, &question.answer(refusal.0, [0; 8]).with_name(&refusal.1));
         }
+    }
+
+    /// Counts a refusal, and says each kind of it once per session.
+    fn refused(&mut self, id: u64, refusal: &Refusal) {
+        let Refusal(status, text) = refusal;
+        self.stats.attached.refused.count(*status);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let bit = 1u128 << status.0.unsigned_abs().min(127);
+        let is_said = session.said & bit != 0;
+        session.said |= bit;
+        if !is_said && let Some(unsaid) = self.pace.next(Instant::now()) {
+            let Peer { user, pid } = session.peer;
+            // The text can hold what the client wrote: as a quoted string nothing in it is a line of its own.
+            tracing::warn!(
+                session = id,
+                user,
+                pid,
+                ?status,
+                ?text,
+                unsaid,
+                "refused; further ones like it are only counted"
+            );
+        }
+    }
+
+    fn session_ended(&mut self, id: u64, shown: &Shown) {
+        let Shown { descriptors, bytes, batches_cut, reason } = *shown;
+        let reason = reason.unwrap_or(Status::OK);
+        self.stats.attached.ended.count(reason);
+        let Some(unsaid) = self.pace.next(Instant::now()) else { return };
+        let end = |text: &str| match reason {
+            Status::OK | Status::STOPPING => {
+                tracing::info!(session = id, ?reason, descriptors, bytes, batches_cut, unsaid, "{text}");
+            }
+            _ => tracing::warn!(session = id, ?reason, descriptors, bytes, batches_cut, unsaid, "{text}"),
+        };
+        end(if reason.is_ok() { "session ended by its client" } else { "session ended" });
     }
 
     /// A client that does not read its answers loses its session.

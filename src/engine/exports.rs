@@ -6,13 +6,11 @@ use super::control::{Control, Refusal};
 use super::mail::Command;
 use super::session::Granted;
 use crate::region::{Region, Rights};
+use crate::stats;
 use ring_abi::{Handle, Message, NO_ANSWER, Status};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-
-/// Names that one client can give: what it can make the engine keep.
-const EXPORTS_PER_SESSION: usize = Handle::INDEX_MAX as usize + 1;
 
 /// A region that a client has registered or opened.
 pub(super) struct Held {
@@ -34,6 +32,8 @@ pub(super) struct Export {
 pub(super) struct Closing {
     pub waiting: Vec<(u64, Handle)>,
     pub answer: Answer,
+    /// Whose registration it is; its bytes count until it is over.
+    pub registered_by: Option<u64>,
     /// Unmapped when the last user is gone, and on this thread.
     pub region: Option<Arc<Region>>,
 }
@@ -50,10 +50,25 @@ impl Control {
             return Err(Refusal::new(Status::BAD_FD, format!("{} file descriptors, 1 wanted", fds.len())));
         };
         let rights = rights(question.args[1])?;
-        let region =
-            Region::from_fd(fd, question.args[0], rights).map_err(|e| Refusal::new(e.status(), e.to_string()))?;
+        let bytes = question.args[0];
+        self.has_bytes_for(id, bytes)?;
+        let region = Region::from_fd(fd, bytes, rights).map_err(|e| Refusal::new(e.status(), e.to_string()))?;
         let handle = self.hold(id, Held { region: Some(Arc::new(region)), rights, own: true })?;
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.region_bytes += bytes;
+        }
+        stats::add(&self.stats.attached.regions, 1);
         Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    fn has_bytes_for(&self, id: u64, bytes: u64) -> Result<(), Refusal> {
+        let (limit, has) = (self.limits.region_bytes, self.sessions.get(&id).map_or(0, |session| session.region_bytes));
+        if has.checked_add(bytes).is_none_or(|sum| sum > limit) {
+            let text =
+                format!("{bytes} bytes more than the {has} of its regions: at most {limit} (limit region_bytes)");
+            return Err(Refusal::new(Status::LIMIT_EXCEEDED, text));
+        }
+        Ok(())
     }
 
     pub(super) fn export_for(&mut self, id: u64, question: &Message) -> Result<[u64; 8], Refusal> {
@@ -63,8 +78,9 @@ impl Control {
             return Err(Refusal::new(Status::NO_RIGHT, "only a region of one's own, with rights that it has"));
         }
         let Some(region) = held.region.clone() else { return Err(Refusal::new(Status::REGION_GONE, "")) };
-        if self.sessions.get(&id).is_none_or(|session| session.exports >= EXPORTS_PER_SESSION) {
-            return Err(Refusal::new(Status::LIMIT_EXCEEDED, format!("{EXPORTS_PER_SESSION} names")));
+        let names_max = self.limits.regions as usize;
+        if self.sessions.get(&id).is_none_or(|session| session.exports >= names_max) {
+            return Err(Refusal::new(Status::LIMIT_EXCEEDED, format!("{names_max} names (limit regions)")));
         }
         self.export(question.name(), Export { session: id, region, rights })?;
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -98,12 +114,13 @@ impl Control {
     }
 
     pub(super) fn hold(&mut self, id: u64, held: Held) -> Result<Handle, Refusal> {
+        let regions_max = self.limits.regions;
         let session = self.sessions.get_mut(&id).ok_or_else(|| Refusal::new(Status::STOPPING, ""))?;
         let granted = Granted { region: held.region.clone(), rights: held.rights };
         let handle = session
             .handles
             .insert(held)
-            .map_err(|_| Refusal::new(Status::LIMIT_EXCEEDED, "no more regions in this session"))?;
+            .map_err(|_| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
         self.command(Command::Grant { session: id, handle, granted });
         Ok(handle)
     }
@@ -133,7 +150,8 @@ impl Control {
             }
             self.withdraw_everywhere(region, Some((id, handle)), answer);
         } else {
-            self.closings.push(Closing { waiting: vec![(id, handle)], answer, region: held.region });
+            let waiting = vec![(id, handle)];
+            self.closings.push(Closing { waiting, answer, registered_by: None, region: held.region });
         }
         Ok(())
     }
@@ -159,7 +177,8 @@ impl Control {
         if waiting.is_empty() {
             self.closed(answer);
         } else {
-            self.closings.push(Closing { waiting, answer, region: Some(region) });
+            let registered_by = owner.map(|(session, _)| session);
+            self.closings.push(Closing { waiting, answer, registered_by, region: Some(region) });
         }
     }
 
@@ -172,6 +191,10 @@ impl Control {
 
     pub(super) fn finish_closings(&mut self) {
         for closing in self.closings.extract_if(.., |closing| closing.waiting.is_empty()).collect::<Vec<_>>() {
+            let registered_by = closing.registered_by.and_then(|id| self.sessions.get_mut(&id));
+            if let (Some(session), Some(region)) = (registered_by, &closing.region) {
+                session.region_bytes -= region.bytes();
+            }
             self.closed(closing.answer);
         }
     }

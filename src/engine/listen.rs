@@ -3,6 +3,7 @@
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Gid;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The directory is somebody else's, or open to others.
-    #[error("{path}: {reason}; use a directory of your own with mode 0700")]
+    #[error("{path}: {reason}; use a directory of your own with mode 0700 (0750 if other users may attach)")]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -37,18 +38,23 @@ pub enum ListenError {
     },
 }
 
-/// A listening socket at `path`. A socket that a killed engine left there is removed.
-pub(super) fn bind(path: &Path) -> Result<OwnedFd, ListenError> {
+/// A listening socket at `path`. A socket that a killed engine left there is removed. `shared`: the directory may be open
+/// to its group, which then can connect.
+pub(super) fn bind(path: &Path, shared: bool) -> Result<OwnedFd, ListenError> {
     let system = |operation| {
         let path = path.to_owned();
         move |errno: rustix::io::Errno| ListenError::System { path, operation, source: errno.into() }
     };
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    check_directory(directory)?;
+    let group = check_directory(directory, shared)?;
     let address = SocketAddrUnix::new(path).map_err(system("socket path"))?;
     remove_stale(path, &address)?;
     let socket = socket().map_err(system("socket"))?;
     rustix::net::bind(&socket, &address).map_err(system("bind"))?;
+    if let Some(group) = group {
+        rustix::fs::chown(path, None, Some(group)).map_err(system("chown"))?;
+        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP).map_err(system("chmod"))?;
+    }
     rustix::net::listen(&socket, 64).map_err(system("listen"))?;
     Ok(socket)
 }
@@ -58,7 +64,8 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-fn check_directory(directory: &Path) -> Result<(), ListenError> {
+/// The group that the directory is open to, if it is.
+fn check_directory(directory: &Path, shared: bool) -> Result<Option<Gid>, ListenError> {
     let wrong = |reason| ListenError::Directory { path: directory.to_owned(), reason };
     match rustix::fs::mkdir(directory, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -74,10 +81,12 @@ fn check_directory(directory: &Path) -> Result<(), ListenError> {
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(wrong("belongs to another user"));
     }
-    if stat.st_mode & 0o077 != 0 {
-        return Err(wrong("is open to other users"));
+    let group = Gid::from_raw(stat.st_gid);
+    match stat.st_mode & 0o077 {
+        0 => Ok(None),
+        0o050 if shared => Ok(Some(group)),
+        _ => Err(wrong("is open to other users")),
     }
-    Ok(())
 }
 
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {

@@ -11,6 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
 
 /// From the control thread to the poller.
 pub(super) enum Command {
@@ -35,7 +36,10 @@ pub(super) enum Command {
         session: u64,
         reason: Status,
     },
-    Stop,
+    /// No batch is begun any more; what has no outcome after `within` is cut.
+    Stop {
+        within: Duration,
+    },
 }
 
 /// From the poller to the control thread.
@@ -62,7 +66,7 @@ pub(super) enum Request {
     Listen { listener: OwnedFd, path: PathBuf },
     Adopt { name: String, region: Arc<Region>, answer: Sender<Status> },
     Unadopt { name: String, answer: Sender<()> },
-    Stop,
+    Stop { within: Duration },
 }
 
 pub(super) enum Letter {
@@ -119,9 +123,9 @@ impl ControlHandle {
         self.0.post(Letter::Request(request))
     }
 
-    pub fn stop(&self) {
+    pub fn stop(&self, within: Duration) {
         // An engine that has stopped already is what was asked for.
-        let _ = self.send(Request::Stop);
+        let _ = self.send(Request::Stop { within });
     }
 }
 

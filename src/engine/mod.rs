@@ -20,19 +20,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod config;
 mod control;
 mod crowd;
 mod exports;
 mod listen;
+mod log;
 mod mail;
 mod poller;
 mod rows;
 mod session;
 
+pub use crate::stats::Counters;
+pub use config::{Config, Limits};
 pub use listen::ListenError;
 
 use crate::attach::{AttachError, Socket};
 use crate::region::{ForkGuard, Region, RegionError, Rights};
+use crate::stats::Stats;
 use control::Control;
 use mail::{ControlHandle, Request};
 use poller::Poller;
@@ -45,29 +50,6 @@ use std::time::Duration;
 /// What this engine offers its clients.
 pub const FEATURES: Features = Features(Features::LOCAL | Features::INDEX | Features::EXTENSION);
 
-/// Tasks carry the number of their session in 16 bits.
-const SESSIONS_MAX: usize = 1 << 16;
-
-/// How an engine runs.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Copy workers besides the poller.
-    pub workers: usize,
-    /// How long the poller and the workers spin, yielding, before they sleep. About what a wake-up costs is right: less
-    /// and every pause costs a wake-up, more and an idle engine burns a core for longer.
-    pub spin: Duration,
-    /// Clients at a time, at most 65,536.
-    pub sessions_max: usize,
-}
-
-impl Default for Config {
-    /// One worker less than there are processors, at most 4; 50 us; 64 clients.
-    fn default() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Config { workers: (processors - 1).min(4), spin: Duration::from_micros(50), sessions_max: 64 }
-    }
-}
-
 /// An engine whose poller is the caller's to drive: see [`poll_once`](Self::poll_once), or [`start`](Self::start) it on a
 /// thread of its own.
 pub struct Engine {
@@ -75,6 +57,8 @@ pub struct Engine {
     control: ControlHandle,
     control_thread: Option<JoinHandle<()>>,
     fork: Arc<ForkGuard>,
+    stats: Arc<Stats>,
+    shared: bool,
 }
 
 /// An engine whose poller runs. Dropping it stops it.
@@ -83,6 +67,9 @@ pub struct RunningEngine {
     control: ControlHandle,
     threads: Vec<JoinHandle<()>>,
     fork: Arc<ForkGuard>,
+    stats: Arc<Stats>,
+    /// Other users may attach.
+    shared: bool,
 }
 
 /// Why an engine cannot do what it was asked for.
@@ -122,13 +109,21 @@ impl Engine {
         let (inbox, outbox) = mail::inbox().map_err(system("eventfd"))?;
         let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox)
             .map_err(system("starting the poller"))?;
-        let (control, handle) = Control::new(config.sessions_max.min(SESSIONS_MAX), commands, poller.bell(), inbox)
-            .map_err(system("epoll"))?;
+        let stats = Arc::new(Stats::default());
+        let (control, handle) =
+            Control::new(config, stats.clone(), commands, poller.bell(), inbox).map_err(system("epoll"))?;
         let thread = std::thread::Builder::new()
             .name("scatter-control".into())
             .spawn(move || control.run())
             .map_err(system("starting the control thread"))?;
-        Ok(Engine { poller, control: handle, control_thread: Some(thread), fork })
+        Ok(Engine {
+            poller,
+            control: handle,
+            control_thread: Some(thread),
+            fork,
+            stats,
+            shared: !config.users.is_empty(),
+        })
     }
 
     /// One turn for every client, on the caller's thread. True if anything was done.
@@ -152,13 +147,19 @@ impl Engine {
     /// # Errors
     /// If the kernel refuses a thread.
     pub fn start(mut self) -> Result<RunningEngine, EngineError> {
-        let (control, fork) = (self.control.clone(), self.fork.clone());
-        let control_thread = self.control_thread.take();
+        let (control, fork, stats) = (self.control.clone(), self.fork.clone(), self.stats.clone());
+        let (control_thread, shared) = (self.control_thread.take(), self.shared);
         let poller = std::thread::Builder::new()
             .name("scatter-poll".into())
             .spawn(move || self.poller.run())
             .map_err(|source| EngineError::System { operation: "starting the poller's thread", source })?;
-        Ok(RunningEngine { control, threads: control_thread.into_iter().chain([poller]).collect(), fork })
+        Ok(RunningEngine {
+            control,
+            threads: control_thread.into_iter().chain([poller]).collect(),
+            fork,
+            stats,
+            shared,
+        })
     }
 }
 
@@ -176,7 +177,7 @@ impl Drop for Engine {
         }
         // `start` has taken the thread, and the running engine stops it.
         if let Some(thread) = self.control_thread.take() {
-            self.control.stop();
+            self.control.stop(Duration::ZERO);
             while !self.poller.is_finished() {
                 if !self.poller.poll_once() {
                     std::thread::yield_now();
@@ -197,12 +198,13 @@ impl RunningEngine {
     }
 
     /// Accepts clients of other processes on a Unix socket. Its directory is made with mode 0700 if it is not there, and
-    /// must otherwise be this user's alone.
+    /// must otherwise be this user's alone, or, if other users may attach ([`Config::users`]), this user's with mode 0750:
+    /// then the socket belongs to the directory's group.
     ///
     /// # Errors
     /// If the directory or the socket is not ours, or another engine serves there.
     pub fn listen(&self, path: &Path) -> Result<(), EngineError> {
-        let listener = listen::bind(path)?;
+        let listener = listen::bind(path, self.shared)?;
         self.control.send(Request::Listen { listener, path: path.to_owned() })
     }
 
@@ -225,21 +227,39 @@ impl RunningEngine {
         }
     }
 
-    /// Stops: nothing more is taken, what is in flight drains, clients see the end of their session.
+    /// What it has done so far. Numbers of one batch may be seen one after the other.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.stats.read()
+    }
+
+    /// Stops in good order: nobody can attach any more and no batch is begun; those under way are finished, for so long at
+    /// most. What has no outcome then is [cut](Counters::batches_cut), as by [`stop`](Self::stop). Returns when nobody
+    /// touches any memory any more.
+    pub fn stop_within(mut self, limit: Duration) -> Counters {
+        self.end(limit);
+        self.counters()
+    }
+
+    /// Stops at once: nothing more is taken, what is being copied is, clients see the end of their session.
     pub fn stop(self) {
         drop(self);
+    }
+
+    fn end(&mut self, limit: Duration) {
+        self.control.stop(limit);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing left to wait for.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for RunningEngine {
     fn drop(&mut self) {
-        if self.fork.is_child() {
-            return;
-        }
-        self.control.stop();
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing left to wait for.
-            let _ = thread.join();
+        // A forked child has none of the threads.
+        if !self.fork.is_child() {
+            self.end(Duration::ZERO);
         }
     }
 }

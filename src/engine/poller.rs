@@ -37,6 +37,8 @@ pub(super) struct Poller {
     /// Between two looks at sessions that wait for their clients.
     blocked_wait: Duration,
     is_stopped: bool,
+    /// Sessions that have not come to an end by themselves are ended, on the engine's clock.
+    stop_ns: u64,
     /// Last, so that it speaks when the workers have stopped.
     _farewell: Farewell,
 }
@@ -97,6 +99,7 @@ impl Poller {
             spin,
             blocked_wait: BLOCKED_WAIT,
             is_stopped: false,
+            stop_ns: u64::MAX,
         })
     }
 
@@ -155,6 +158,9 @@ impl Poller {
                 Err(PushError::Full) => session.end(Status::INTERNAL),
             }
         }
+        if self.is_stopped {
+            self.end_finished();
+        }
         self.report_withdrawn();
         self.give_back_drained();
         busy
@@ -183,7 +189,7 @@ impl Poller {
                 Ok(command) => self.obey(command),
                 Err(TryRecvError::Empty) => return any,
                 Err(TryRecvError::Disconnected) => {
-                    self.stop();
+                    self.stop(Duration::ZERO);
                     return any;
                 }
             }
@@ -220,7 +226,7 @@ impl Poller {
                     session.end(reason);
                 }
             }
-            Command::Stop => self.stop(),
+            Command::Stop { within } => self.stop(within),
         }
     }
 
@@ -246,10 +252,20 @@ impl Poller {
         found.and_then(|(slot, session)| Some((slot, session.as_mut()?)))
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, within: Duration) {
         self.is_stopped = true;
+        let within_ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        self.stop_ns = self.stop_ns.min(self.clock.now_ns().saturating_add(within_ns));
+        self.sessions.iter_mut().flatten().for_each(Session::finish);
+    }
+
+    /// Ends the sessions that have nothing under way, and all of them when the time for that is over.
+    fn end_finished(&mut self) {
+        let is_over = self.clock.now_ns() >= self.stop_ns;
         for session in self.sessions.iter_mut().flatten() {
-            session.end(Status::STOPPING);
+            if is_over || session.is_finished() {
+                session.end(Status::STOPPING);
+            }
         }
     }
 
@@ -293,9 +309,10 @@ impl Poller {
 
     fn wait_for_bells(&mut self) -> bool {
         let now_ns = self.clock.now_ns();
-        let deadline = self.sessions.iter().flatten().map(Session::next_deadline_ns).min().unwrap_or(u64::MAX);
+        let deadlines = self.sessions.iter().flatten().map(Session::next_deadline_ns);
+        let deadline = deadlines.min().unwrap_or(u64::MAX).min(self.stop_ns);
         let mut wait = (deadline != u64::MAX).then(|| Duration::from_nanos(deadline.saturating_sub(now_ns)));
-        if self.sessions.iter().flatten().any(|s| s.is_blocked && s.state == State::Serving) {
+        if self.sessions.iter().flatten().any(|s| s.is_blocked && s.state != State::Draining) {
             wait = Some(wait.map_or(self.blocked_wait, |w| w.min(self.blocked_wait)));
         }
         let timeout = wait.map(|w| Timespec { tv_sec: w.as_secs() as i64, tv_nsec: w.subsec_nanos().into() });

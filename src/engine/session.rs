@@ -1,5 +1,6 @@
 //! One client's ring pair in the poller: descriptors in, copies, spans out.
 
+use super::config::Limits;
 use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
 use crate::attach::{EngineAreas, RingWords};
 use crate::completion::Completions;
@@ -9,7 +10,8 @@ use crate::plan::{self, Extent, Fault, Request, Shape, Transfer};
 use crate::region::copy::RowQueue;
 use crate::region::{HandleTable, Region, Rights, Word};
 use crate::ring::{self, BadPosition, Consumer, PushError, Sleeper};
-use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Field, Flags, Handle, SPANS_PER_BATCH, Stage, Status};
+use crate::stats::{self, Stats};
+use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Field, Flags, Handle, SPANS_PER_BATCH, Span, Stage, Status};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use std::sync::Arc;
@@ -42,12 +44,29 @@ pub(super) struct Session {
     pub state: State,
     /// It was left with work that it could not do yet: completion places or a fence.
     pub is_blocked: bool,
+    held_bytes_max: u64,
+    stats: Arc<Stats>,
+    /// Slots whose outcome was shown, and bytes that were said to be in place.
+    pub shown: Shown,
+}
+
+/// What became of a session, for the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    pub descriptors: u64,
+    pub bytes: u64,
+    /// Batches without an outcome when it ended.
+    pub batches_cut: u64,
+    /// Why it was ended, if not by its client's end of file.
+    pub reason: Option<Status>,
 }
 
 /// Whether a session takes descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Serving,
+    /// No batch is begun any more; those under way are carried on.
+    Finishing,
     /// What is in flight drains; then it is given back to the control thread.
     Draining,
 }
@@ -58,6 +77,14 @@ pub(super) struct Granted {
     /// `None`: withdrawn by its owner, and nobody uses it any more.
     pub region: Option<Arc<Region>>,
     pub rights: Rights,
+}
+
+/// What wakes either side of a session.
+pub(super) struct Wires {
+    /// Rung by the client.
+    pub doorbell: OwnedFd,
+    /// The client's end of file.
+    pub wake: OwnedFd,
 }
 
 /// The engine's clock: ns since it was made.
@@ -94,7 +121,16 @@ const TRANSFERS: u32 = 64;
 const BATCHES: u32 = 1024;
 
 impl Session {
-    pub fn new(id: u64, areas: EngineAreas, cq_capacity: u32, doorbell: OwnedFd, wake: OwnedFd) -> Session {
+    pub fn new(
+        id: u64,
+        areas: EngineAreas,
+        wires: Wires,
+        cq_capacity: u32,
+        limits: &Limits,
+        stats: Arc<Stats>,
+    ) -> Session {
+        let Wires { doorbell, wake } = wires;
+        let batches = (cq_capacity / SPANS_PER_BATCH).min(limits.batches).min(BATCHES).max(1);
         Session {
             id,
             sq: areas.sq,
@@ -106,7 +142,7 @@ impl Session {
             doorbell,
             wake,
             regions: HandleTable::new(Handle::INDEX_MAX + 1),
-            ledger: Ledger::new((cq_capacity / SPANS_PER_BATCH).clamp(1, BATCHES), TRANSFERS),
+            ledger: Ledger::new(batches, TRANSFERS),
             runs: (0..TRANSFERS).map(|_| None).collect(),
             to_cut: std::collections::VecDeque::with_capacity(TRANSFERS as usize),
             streak: Streak::default(),
@@ -114,6 +150,9 @@ impl Session {
             at_fence: None,
             state: State::Serving,
             is_blocked: false,
+            held_bytes_max: limits.held_bytes,
+            stats,
+            shown: Shown::default(),
         }
     }
 
@@ -123,7 +162,7 @@ impl Session {
     /// # Errors
     /// If the client's tail is impossible.
     pub fn look(&mut self) -> Result<(), BadPosition> {
-        if self.state == State::Serving && self.sq.known() == 0 {
+        if self.state != State::Draining && self.sq.known() == 0 {
             self.sq.available()?;
         }
         Ok(())
@@ -137,15 +176,18 @@ impl Session {
         let now_ns = clock.now_ns();
         self.ledger.expire(now_ns);
         let mut busy = false;
-        if self.state == State::Serving {
+        if self.state != State::Draining {
             busy |= self.take(slot, shared, clock, now_ns)?;
         }
         busy |= self.run_tasks(slot, shared, clock);
         if self.ledger.open_slots() > SLOTS_PER_BATCH_MAX {
             self.end(Status::BATCH_TOO_LONG);
         }
+        if self.held_bytes() > self.held_bytes_max {
+            self.end(Status::LIMIT_EXCEEDED);
+        }
         // Nothing is shown after the stop: what the ledger says of transfers that were given up is not what was done.
-        if self.state == State::Serving {
+        if self.state != State::Draining {
             self.publish()?;
         }
         Ok(busy)
@@ -198,7 +240,7 @@ impl Session {
             self.is_blocked |= blocked;
             return Ok(!blocked);
         }
-        if self.sq.known() == 0 {
+        if self.sq.known() == 0 || self.state == State::Finishing {
             return Ok(false);
         }
         if !self.ledger.has_batch_room() || !self.ledger.has_transfer_room(1) || !self.completions.reserve()? {
@@ -397,6 +439,8 @@ impl Session {
     pub fn publish(&mut self) -> Result<(), PushError> {
         while let Some(outcome) = self.ledger.next_outcome() {
             self.completions.push(&outcome)?;
+            self.stats.served.count(&outcome.span);
+            self.shown.count(&outcome.span);
         }
         if self.completions.publish(&self.client_sleep) {
             self.wake_client();
@@ -409,6 +453,28 @@ impl Session {
         let _ = rustix::net::send(&self.wake, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
+    /// No batch is to be begun any more.
+    pub fn finish(&mut self) {
+        if self.state == State::Serving {
+            self.state = State::Finishing;
+        }
+    }
+
+    /// True if it was told to finish and has.
+    pub fn is_finished(&self) -> bool {
+        self.state == State::Finishing && self.ledger.is_empty()
+    }
+
+    /// Most bytes that transfers may still write whose batch has its outcome.
+    fn held_bytes(&self) -> u64 {
+        if self.ledger.held() == 0 {
+            return 0;
+        }
+        let held = |id: &u32| self.ledger.is_held(TransferId(*id));
+        let runs = self.runs.iter().zip(0..).filter(|(_, id)| held(id));
+        runs.filter_map(|(run, _)| run.as_ref()).map(Run::outstanding_bytes).sum()
+    }
+
     /// Ends the session: nothing more is taken or shown, what is in flight drains.
     pub fn end(&mut self, reason: Status) {
         if self.state == State::Draining {
@@ -417,10 +483,14 @@ impl Session {
         // What has been done is shown, if the client's position allows it.
         let _ = self.publish();
         self.state = State::Draining;
+        self.shown.reason = Some(reason);
+        self.shown.batches_cut = self.ledger.running().into();
+        stats::add(&self.stats.served.batches_cut, self.shown.batches_cut);
         for run in self.runs.iter_mut().flatten() {
             run.give_up();
         }
-        ring::stop(&self.stop, reason);
+        // A client that ended its connection may still look at its ring.
+        ring::stop(&self.stop, if reason.is_ok() { Status::STOPPING } else { reason });
         self.wake_client();
     }
 
@@ -438,7 +508,8 @@ impl Session {
 
     /// To be asked after a sleep was announced: is there anything that a turn would do?
     pub fn has_work(&mut self) -> bool {
-        self.state == State::Serving && !self.is_blocked && !matches!(self.sq.available(), Ok(0))
+        let takes = self.state == State::Serving || (self.state == State::Finishing && self.ledger.is_open());
+        takes && !self.is_blocked && !matches!(self.sq.available(), Ok(0))
     }
 
     /// When the next turn must come at the latest, on the engine's clock.
@@ -465,6 +536,15 @@ impl Session {
 
     pub fn uses(&self, region: &Arc<Region>) -> bool {
         self.runs.iter().flatten().any(|run| run.uses(region))
+    }
+}
+
+impl Shown {
+    fn count(&mut self, span: &Span) {
+        if !span.is_released() {
+            self.descriptors += u64::from(span.count);
+            self.bytes += span.bytes;
+        }
     }
 }
 

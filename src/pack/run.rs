@@ -166,6 +166,12 @@ impl Run {
         cut
     }
 
+    /// Most bytes that its tasks may still write.
+    #[must_use]
+    pub fn outstanding_bytes(&self) -> u64 {
+        u64::from(self.outstanding) * TASK_BYTES
+    }
+
     /// Nothing more of it is to be started.
     pub fn give_up(&mut self) {
         self.given_up |= !self.exhausted;

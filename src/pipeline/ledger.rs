@@ -20,6 +20,8 @@ pub struct Ledger {
     /// Not later than any deadline of a batch under way.
     next_deadline_ns: u64,
     outcomes: VecDeque<Outcome>,
+    /// Transfers in flight whose batch has its outcome.
+    held: u32,
 }
 
 /// A span to be published, and how many of its batch's reserved places it gives back unused.
@@ -45,6 +47,7 @@ impl Ledger {
             open: None,
             next_deadline_ns: u64::MAX,
             outcomes: VecDeque::with_capacity((batches * SPANS_PER_BATCH) as usize),
+            held: 0,
         }
     }
 
@@ -53,6 +56,32 @@ impl Ledger {
     #[inline]
     pub fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// True if no batch is under way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.batches.len() == 0
+    }
+
+    /// Batches under way that have no outcome.
+    #[must_use]
+    pub fn running(&self) -> u32 {
+        self.batches.iter().filter(|(_, b)| b.phase != Phase::Ended && b.taken != b.first).count() as u32
+    }
+
+    /// Transfers in flight whose batch has its outcome: what they write to is HELD.
+    #[must_use]
+    #[inline]
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// True if this is one of them.
+    #[must_use]
+    pub fn is_held(&self, id: TransferId) -> bool {
+        let batch = self.flights.get(id.0).and_then(|flight| self.batches.get(flight.batch));
+        batch.is_some_and(|batch| batch.phase == Phase::Ended)
     }
 
     /// True if another batch can begin.
@@ -335,6 +364,7 @@ impl Ledger {
         batch.in_flight -= 1;
         if batch.phase == Phase::Ended {
             self.flights.remove(id.0);
+            self.held -= 1;
             if batch.in_flight == 0 {
                 self.release(at, now_ns);
             }
@@ -424,6 +454,7 @@ impl Ledger {
         batch.head = NONE;
         batch.tail = NONE;
         let (complete, taken, held) = (batch.complete, batch.taken, batch.held());
+        self.held += batch.in_flight;
         let covered = ending.as_ref().map_or(batch.done_to, |s| s.first.wrapping_add(s.count.into()));
         while let Some(flight) = self.flights.get(next) {
             let after = flight.next;
