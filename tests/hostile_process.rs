@@ -6,7 +6,7 @@ use ring_abi::{Kind, Status};
 use rustix::fd::AsFd;
 use scatter_ring::attach::Socket;
 use scatter_ring::client::{Client, ClientError, Setup};
-use scatter_ring::engine::{Config, Engine};
+use scatter_ring::engine::{Config, Engine, Limits};
 use scatter_ring::region::{Huge, Region, Rights};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -113,7 +113,8 @@ fn an_engine_without_memory_says_so() {
     // Whoever waits for this process waits no longer than that.
     // SAFETY: always allowed.
     unsafe { libc::alarm(30) };
-    let engine = Engine::new(&Config { workers: 0, ..Config::default() }).unwrap().start().unwrap();
+    let limits = Limits { ring_slots: ring_abi::CAPACITY_MAX, ..Limits::default() };
+    let engine = Engine::new(&Config { workers: 0, limits, ..Config::default() }).unwrap().start().unwrap();
     let mut client = RawClient::attach(engine.connect().unwrap(), 8, 8, 0);
     let (_memory, handle) = client.memory(4096, Rights::READ_WRITE);
     let (file, fd) = Region::allocate(1 << 20, Huge::Never).unwrap();

@@ -130,7 +130,7 @@ impl Session {
         stats: Arc<Stats>,
     ) -> Session {
         let Wires { doorbell, wake } = wires;
-        let batches = (cq_capacity / SPANS_PER_BATCH).min(limits.batches).min(BATCHES).max(1);
+        let batches = (cq_capacity / SPANS_PER_BATCH).min(limits.batches).clamp(1, BATCHES);
         Session {
             id,
             sq: areas.sq,
@@ -389,7 +389,7 @@ impl Session {
                 }
                 Some(Cut::Task(task)) => {
                     // SAFETY: the run keeps its regions mapped; planning has checked the transfer against them.
-                    let done = unsafe { task.run(&mut shared.window) };
+                    let done = unsafe { task.run_caught(&mut shared.window) };
                     run.came_back(&done);
                     copied += done.bytes.max(task.pieces() * COST_OF_PIECE) + COST_OF_ANY;
                 }

@@ -3,6 +3,7 @@
 use crate::plan::{Fault, Missing};
 use crate::region::copy::{self, Pending, RowPair, RowQueue};
 use ring_abi::{Entry, Field, IndexKind, Stage, Status};
+use std::panic::AssertUnwindSafe;
 
 /// Fragments `from .. to` of a transfer between two mapped regions, whose pointers it carries.
 ///
@@ -101,6 +102,21 @@ impl Task {
     #[must_use]
     pub fn pieces(&self) -> u64 {
         u64::from(self.to - self.from) * u64::from(self.inner_count)
+    }
+
+    /// Does it. A panic is this task's failure, and nobody else's.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run).
+    pub unsafe fn run_caught(&self, window: &mut Window) -> Done {
+        // SAFETY: the caller's promise.
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| unsafe { self.run(window) }));
+        outcome.unwrap_or_else(|_| {
+            // Rows that were pending belong to nobody now.
+            window.queue = RowQueue::new();
+            let fault = Fault::new(Status::INTERNAL, Stage::PACK, Field::NONE, 0);
+            Done { id: self.id, bytes: 0, fault: Some(Fault { fragment: self.from, ..fault }) }
+        })
     }
 
     /// Does it.

@@ -4,14 +4,12 @@
 //! and runs tasks itself in between, so that no queue needs to be shared.
 
 use super::{Done, Task, Window};
-use crate::plan::Fault;
 use crate::region::ForkGuard;
 use crate::ring::{self, Consumer, HeapWords, Producer, Sleeper, Waker};
 use crate::sync::AtomicU64;
 use crossbeam_utils::CachePadded;
-use ring_abi::{Field, Stage, Status};
+use ring_abi::Status;
 use rustix::fd::OwnedFd;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -173,7 +171,9 @@ struct Worker {
 impl Worker {
     fn run(&mut self) {
         while let Some(task) = self.next_task() {
-            let done = self.run_task(&task);
+            // SAFETY: the poller gives tasks of a run that it keeps, with its regions, until their results are back; planning
+            // has checked what `Task::run` asks for.
+            let done = unsafe { task.run_caught(&mut self.window) };
             self.results.push(&done.to_entry()).expect("the ring holds TASKS_AHEAD results");
             self.results.publish();
             if self.waker.must_wake(&self.bell.sleep) {
@@ -181,18 +181,6 @@ impl Worker {
                 let _ = rustix::io::write(&*self.bell.bell, &1u64.to_ne_bytes());
             }
         }
-    }
-
-    /// A panic in a task is that task's failure.
-    fn run_task(&mut self, task: &Task) -> Done {
-        let window = &mut self.window;
-        // SAFETY: the poller gives tasks of a run that it keeps, with its regions, until their results are back; planning
-        // has checked what `Task::run` asks for.
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| unsafe { task.run(window) }));
-        outcome.unwrap_or_else(|_| {
-            let fault = Fault::new(Status::INTERNAL, Stage::PACK, Field::NONE, 0);
-            Done { id: task.id, bytes: 0, fault: Some(Fault { fragment: task.from, ..fault }) }
-        })
     }
 
     /// Waits for a task; `None` when the workers stop and no task is left.
