@@ -219,10 +219,26 @@ impl RunningEngine {
     pub unsafe fn adopt(&self, name: &str, base: *mut u8, bytes: u64, rights: Rights) -> Result<Adopted, EngineError> {
         // SAFETY: the caller's promise is the same.
         let region = unsafe { Region::adopt(base, bytes, rights) }?;
+        self.export(name, region)?;
+        Ok(Adopted { name: name.to_owned(), control: self.control.clone(), fork: self.fork.clone() })
+    }
+
+    /// Exports a regular file by name, for reading, until the engine stops. Clients of this engine can then open it.
+    /// `populate`: all of it is read now, and not when it is first touched.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or mapped, is empty, or the name is taken.
+    pub fn serve_file(&self, name: &str, path: &Path, populate: bool) -> Result<(), EngineError> {
+        let file = std::fs::File::open(path)
+            .map_err(|source| EngineError::System { operation: "opening the file to serve", source })?;
+        self.export(name, Region::of_file(file, populate)?)
+    }
+
+    fn export(&self, name: &str, region: Region) -> Result<(), EngineError> {
         let (answer, answered) = mpsc::channel();
         self.control.send(Request::Adopt { name: name.to_owned(), region: region.into(), answer })?;
         match answered.recv().map_err(|_| EngineError::Stopped)? {
-            Status::OK => Ok(Adopted { name: name.to_owned(), control: self.control.clone(), fork: self.fork.clone() }),
+            Status::OK => Ok(()),
             status => Err(EngineError::Refused(status)),
         }
     }

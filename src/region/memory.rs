@@ -4,7 +4,7 @@ use super::{Rights, copy};
 use memmap2::{MmapOptions, MmapRaw};
 use ring_abi::Status;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, OFlags, SealFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,6 +162,20 @@ impl Region {
         const BLOCK_BYTES: u64 = 512;
         let all_there = (stat.st_blocks as u64).saturating_mul(BLOCK_BYTES) >= bytes;
         Self::map(fd, bytes, rights, all_there)
+    }
+
+    /// All of a regular file of any file system, for reading. What others write to the file is seen. `populate`: all of it
+    /// is read now, and not when it is first touched.
+    ///
+    /// # Errors
+    /// If it is not a regular file, is empty, or cannot be mapped.
+    pub fn of_file(file: impl AsFd, populate: bool) -> Result<Region, RegionError> {
+        let stat = rustix::fs::fstat(&file).map_err(|_| RegionError::BadFd("fstat failed"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(RegionError::BadFd("not a regular file"));
+        }
+        check_size(stat.st_size as u64, BYTES_MAX)?;
+        Self::map(file.as_fd(), stat.st_size as u64, Rights::READ, populate)
     }
 
     /// `populate`: page tables are filled now, so that copying takes no faults. Only for a file that has its pages: else
