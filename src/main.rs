@@ -17,6 +17,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(command::serve::Args),
+    Read(command::read::Args),
     Demo(command::demo::Args),
     Bench(command::bench::Args),
     /// The process that has the table, of `demo` and `bench`.
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   scatter-ring demo                      See it work: three processes, a 1 GiB table, timings
   scatter-ring serve                     Run the engine for the programs of this user
+  scatter-ring read --help               Rows of your own table, by number, into a file
   scatter-ring bench W1 --submit rows    Measure one workload
 
 Exit status: 0 done, 1 failed, 2 asked for something that there is not";
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         None => Cli::command().print_help().map_err(Failure::from),
         Some(Command::Serve(args)) => command::serve::run(&args),
+        Some(Command::Read(args)) => command::read::run(&args),
         Some(Command::Demo(args)) => command::demo::run(&args),
         Some(Command::Bench(args)) => command::bench::run(&args),
         Some(Command::Owner(args)) => command::owner::run(&args),

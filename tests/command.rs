@@ -172,7 +172,7 @@ fn without_a_subcommand_it_explains_itself() {
     let help = text(&help.stdout);
     assert!(help.contains("serve") && help.contains("demo") && help.contains("bench") && help.contains("Examples:"));
     assert!(!help.contains("owner"), "{help}");
-    for subcommand in ["serve", "demo", "bench"] {
+    for subcommand in ["serve", "read", "demo", "bench"] {
         assert!(text(&output(&[subcommand, "--help"]).stdout).contains("Examples:"));
     }
     assert_eq!(text(&output(&["--version"]).stdout), format!("scatter-ring {}\n", env!("CARGO_PKG_VERSION")));

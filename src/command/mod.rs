@@ -6,6 +6,7 @@ pub mod demo_client;
 pub mod owner;
 mod place;
 mod process;
+pub mod read;
 mod report;
 pub mod serve;
 mod transfer;

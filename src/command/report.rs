@@ -94,7 +94,12 @@ fn chosen(runs: &[Run]) -> String {
     let mut counts = [0; 256];
     runs.iter().for_each(|run| counts[usize::from(run.span.route)] += 1);
     let most = (0..=255u8).max_by_key(|route| counts[usize::from(*route)]).unwrap_or(0);
-    Route(most).name().map_or_else(|| format!("route {most}"), str::to_owned)
+    route(Route(most))
+}
+
+/// The name of a way that bytes travel.
+pub fn route(route: Route) -> String {
+    route.name().map_or_else(|| format!("route {}", route.0), str::to_owned)
 }
 
 pub fn micros(time: Duration) -> f64 {
