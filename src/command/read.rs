@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     rows: PathBuf,
     /// How the row numbers are written [default: by the extension]
-    #[arg(long, value_enum, hide_default_value = true)]
+    #[arg(long, value_name = "FORMAT", value_enum)]
     rows_format: Option<numbers::Format>,
     /// Where the rows go; - is standard output, raw
     #[arg(long, value_name = "FILE")]
