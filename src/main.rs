@@ -38,7 +38,11 @@ Examples:
 Exit status: 0 done, 1 failed, 2 asked for something that there is not";
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = scatter_ring::engine::guard_process() {
+        eprintln!("scatter-ring: a file that is cut short while it is used will end this process: {error}");
+    }
+    let done = match command {
         None => Cli::command().print_help().map_err(Failure::from),
         Some(Command::Serve(args)) => command::serve::run(&args),
         Some(Command::Read(args)) => command::read::run(&args),

@@ -26,10 +26,10 @@ mod real {
         ordering
     }
 
-    /// A SeqCst fence with a label.
+    /// A fence with a label.
     #[inline(always)]
-    pub fn fence_at(_label: &'static str) {
-        core::sync::atomic::fence(Ordering::SeqCst);
+    pub fn fence_at(_label: &'static str, ordering: Ordering) {
+        core::sync::atomic::fence(ordering);
     }
 }
 
@@ -69,10 +69,10 @@ mod model {
         if MUTANT.get() == Some(label) { Ordering::Relaxed } else { ordering }
     }
 
-    /// A SeqCst fence, left out in the mutant of this label.
-    pub fn fence_at(label: &'static str) {
+    /// A fence, left out in the mutant of this label.
+    pub fn fence_at(label: &'static str, ordering: Ordering) {
         if MUTANT.get() != Some(label) {
-            loom::sync::atomic::fence(Ordering::SeqCst);
+            loom::sync::atomic::fence(ordering);
         }
     }
 }

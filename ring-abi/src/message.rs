@@ -33,7 +33,8 @@ impl Kind {
     /// Answer: ABI as above; features offered; capacities; epoch. Descriptors: submit area, complete area, doorbell
     /// (eventfd), wake socket.
     pub const HELLO: Kind = Kind(1);
-    /// Makes memory a region of this session. args: bytes; rights. Descriptor: the memory file. Answer: handle.
+    /// Makes memory a region of this session. args: bytes; rights; offset, bytes into the file, any number. Descriptor:
+    /// the memory file. Answer: handle.
     pub const REGISTER: Kind = Kind(2);
     /// Gives a region a name by which others can open it. args: handle; rights. name.
     pub const EXPORT: Kind = Kind(3);

@@ -53,6 +53,12 @@ pub enum ClientError {
         "the region was opened, not allocated or registered here: its bytes can only be read and written by batches"
     )]
     NotLocal,
+    /// Memory that no other process can map.
+    #[error(
+        "this memory is private to the process, or its file cannot be found: lend it (owner::Owner::lend), or take \
+         memory from Client::allocate"
+    )]
+    PrivateMemory,
     /// The region was closed.
     #[error("the region was closed")]
     Closed,
@@ -101,6 +107,7 @@ impl ClientError {
             ClientError::Attach(e) => e.status(),
             ClientError::Region(e) => e.status(),
             ClientError::NotLocal => Status::NO_RIGHT,
+            ClientError::PrivateMemory => Status::BAD_FD,
             ClientError::Closed | ClientError::Foreign => Status::UNKNOWN_REGION,
             ClientError::Forked => Status::FORKED,
             ClientError::Ended(status) => *status,

@@ -3,7 +3,7 @@
 use super::session::Session;
 use super::{Client, ClientError};
 use crate::attach::AttachError;
-use crate::region::{self, Huge, RegionError, Rights};
+use crate::region::{self, Backing, Huge, RegionError, Rights};
 use ring_abi::{Handle, Kind, NAME_BYTES_MAX, Status};
 use rustix::fd::AsFd;
 use std::sync::Arc;
@@ -190,32 +190,60 @@ impl Client {
     pub fn allocate(&self, bytes: u64) -> Result<Region, ClientError> {
         self.usable()?;
         let (local, fd) = region::Region::allocate(bytes, Huge::IfReserved)?;
-        self.registered(&fd, bytes, Rights::READ_WRITE, local)
+        self.registered(&fd, 0, bytes, Rights::READ_WRITE, local)
     }
 
-    /// The first `bytes` bytes of a memory file: what descriptors may do with them is `rights`. The file must be sealed
-    /// against shrinking (`F_SEAL_SHRINK`), and open for writing if `rights` say so.
+    /// The first `bytes` bytes of a memory file: what descriptors may do with them is `rights`. The file must be open for
+    /// writing if `rights` say so, and sealed against shrinking (`F_SEAL_SHRINK`), unless the engine trusts its own user.
     ///
     /// # Errors
     /// A file that is not usable, or the engine refuses.
     pub fn register(&self, fd: impl AsFd, bytes: u64, rights: Rights) -> Result<Region, ClientError> {
+        self.register_at(fd, 0, bytes, rights)
+    }
+
+    /// [`register`](Self::register) from byte `offset` of the file on, which may be any.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_at(&self, fd: impl AsFd, offset: u64, bytes: u64, rights: Rights) -> Result<Region, ClientError> {
         self.usable()?;
         // This process may always read its own memory, and write it where the file allows, whatever descriptors may do.
-        let local = match region::Region::from_fd(&fd, bytes, Rights::READ_WRITE) {
-            Err(RegionError::BadFd(_)) if !rights.write => region::Region::from_fd(&fd, bytes, Rights::READ)?,
+        let local = match region::Region::of_own_fd(&fd, offset, bytes, Rights::READ_WRITE) {
+            Err(RegionError::BadFd(_)) if !rights.write => region::Region::of_own_fd(&fd, offset, bytes, Rights::READ)?,
             other => other?,
         };
-        self.registered(fd, bytes, rights, local)
+        self.registered(fd, offset, bytes, rights, local)
+    }
+
+    /// Memory that this process has mapped from a memory file, shared: the file is found by the mapping, and registered.
+    /// Nothing is copied or mapped again in this process.
+    ///
+    /// # Safety
+    /// The memory must stay mapped as long as a handle of the region exists, and no Rust reference to it may be held
+    /// while a batch may write to it.
+    ///
+    /// # Errors
+    /// [`ClientError::PrivateMemory`], or as [`register`](Self::register).
+    pub unsafe fn adopt(&self, base: *mut u8, bytes: u64, rights: Rights) -> Result<Region, ClientError> {
+        self.usable()?;
+        // SAFETY: the caller's promise is the same.
+        let local = unsafe { region::Region::adopt(base, bytes, rights) }?;
+        let found = region::find_backing(base, bytes)
+            .map_err(|source| ClientError::System { operation: "reading /proc/self/maps", source })?;
+        let Backing { file, offset } = found.ok_or(ClientError::PrivateMemory)?;
+        self.registered(file, offset, bytes, rights, local)
     }
 
     fn registered(
         &self,
         fd: impl AsFd,
+        offset: u64,
         bytes: u64,
         rights: Rights,
         local: region::Region,
     ) -> Result<Region, ClientError> {
-        let answer = self.ask(Kind::REGISTER, &[bytes, rights.bits()], "", &[fd.as_fd()])?;
+        let answer = self.ask(Kind::REGISTER, &[bytes, rights.bits(), offset], "", &[fd.as_fd()])?;
         let handle = self.handle(answer.args[0])?;
         Ok(Region::new(&self.session, handle, bytes, rights, Some(local)))
     }

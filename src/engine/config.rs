@@ -1,5 +1,6 @@
 //! How an engine runs, and what its clients may take from it.
 
+use crate::region::Trust;
 use std::time::Duration;
 
 /// How an engine runs.
@@ -13,6 +14,8 @@ pub struct Config {
     /// Users besides the engine's own and root whose processes may attach. With any of them the socket's directory may be
     /// open to a group (0750), and the socket is.
     pub users: Vec<u32>,
+    /// Whose memory files are accepted. [`Trust::SameUser`] needs [`guard_process`](super::guard_process) before.
+    pub trust: Trust,
     /// What clients may take.
     pub limits: Limits,
 }
@@ -39,13 +42,14 @@ pub struct Limits {
 }
 
 impl Default for Config {
-    /// One worker less than there are processors, at most 4; 50 us; this user and root only.
+    /// One worker less than there are processors, at most 4; 50 us; this user and root only; sealed files only.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Config {
             workers: (processors - 1).min(4),
             spin: Duration::from_micros(50),
             users: Vec::new(),
+            trust: Trust::Sealed,
             limits: Limits::default(),
         }
     }

@@ -7,7 +7,7 @@ use super::log::Pace;
 use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, ring_bell};
 use super::session::{Session, Shown, Wires};
 use crate::attach::{AttachError, EngineAreas, Received, Socket};
-use crate::region::HandleTable;
+use crate::region::{HandleTable, Trust};
 use crate::stats::{self, Stats};
 use ring_abi::{Features, Header, Kind, Message, NO_ANSWER, Status, abi_matches, abi_word};
 use rustix::event::EventfdFlags;
@@ -30,7 +30,7 @@ pub(super) struct Attached {
     /// HELLO was answered: the poller has the session.
     greeted: bool,
     detaching: bool,
-    peer: Peer,
+    pub(super) peer: Peer,
     pub(super) handles: HandleTable<Held>,
     /// Bytes of regions that it has registered and that are still mapped.
     pub(super) region_bytes: u64,
@@ -52,6 +52,10 @@ impl Peer {
     fn of(socket: &OwnedFd) -> Option<Peer> {
         let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
         Some(Peer { user: peer.uid.as_raw(), pid: rustix::process::Pid::as_raw(Some(peer.pid)) })
+    }
+
+    pub fn is_own_user(&self) -> bool {
+        self.user == rustix::process::geteuid().as_raw()
     }
 
     fn this_process() -> Peer {
@@ -100,6 +104,7 @@ pub(super) struct Control {
     pub(super) sessions: HashMap<u64, Attached>,
     users: Vec<u32>,
     pub(super) limits: Limits,
+    pub(super) trust: Trust,
     pub(super) stats: Arc<Stats>,
     pace: Pace,
     next_session: u64,
@@ -141,6 +146,7 @@ impl Control {
             sessions: HashMap::new(),
             users: config.users.clone(),
             limits: config.limits.clone(),
+            trust: config.trust,
             stats,
             pace: Pace::new(),
             next_session: 1,
@@ -233,7 +239,7 @@ impl Control {
         match request {
             Request::Connect(socket) => self.add_socket(socket, Peer::this_process()),
             Request::Listen { listener, path } => self.add_listener(listener, path),
-            Request::Adopt { name, region, answer } => {
+            Request::Export { name, region, answer } => {
                 let rights = region.rights();
                 let status = match self.export(&name, Export { session: 0, region, rights }) {
                     Ok(()) => Status::OK,
@@ -553,7 +559,8 @@ impl Control {
 fn arguments(kind: Kind) -> Option<usize> {
     match kind {
         Kind::HELLO => Some(5),
-        Kind::REGISTER | Kind::EXPORT => Some(2),
+        Kind::REGISTER => Some(3),
+        Kind::EXPORT => Some(2),
         Kind::OPEN | Kind::CLOSE | Kind::CANCEL => Some(1),
         _ => None,
     }

@@ -5,7 +5,7 @@
 use super::control::{Control, Refusal};
 use super::mail::Command;
 use super::session::Granted;
-use crate::region::{Region, Rights};
+use crate::region::{Region, Rights, Trust};
 use crate::stats;
 use ring_abi::{Handle, Message, NO_ANSWER, Status};
 use rustix::fd::OwnedFd;
@@ -49,10 +49,13 @@ impl Control {
         let [fd] = fds else {
             return Err(Refusal::new(Status::BAD_FD, format!("{} file descriptors, 1 wanted", fds.len())));
         };
-        let rights = rights(question.args[1])?;
-        let bytes = question.args[0];
+        let [bytes, rights_bits, offset, ..] = question.args;
+        let rights = rights(rights_bits)?;
         self.has_bytes_for(id, bytes)?;
-        let region = Region::from_fd(fd, bytes, rights).map_err(|e| Refusal::new(e.status(), e.to_string()))?;
+        let is_same_user = self.sessions.get(&id).is_some_and(|session| session.peer.is_own_user());
+        let trust = if is_same_user { self.trust } else { Trust::Sealed };
+        let region = Region::from_fd(fd, offset, bytes, rights, trust)
+            .map_err(|error| Refusal::new(error.status(), error.to_string()))?;
         let handle = self.hold(id, Held { region: Some(Arc::new(region)), rights, own: true })?;
         if let Some(session) = self.sessions.get_mut(&id) {
             session.region_bytes += bytes;
@@ -77,7 +80,9 @@ impl Control {
         if !held.own || !held.rights.covers(rights) {
             return Err(Refusal::new(Status::NO_RIGHT, "only a region of one's own, with rights that it has"));
         }
-        let Some(region) = held.region.clone() else { return Err(Refusal::new(Status::REGION_GONE, "")) };
+        let Some(region) = held.region.clone().filter(|region| !region.is_lost()) else {
+            return Err(Refusal::new(Status::REGION_GONE, ""));
+        };
         let names_max = self.limits.regions as usize;
         if self.sessions.get(&id).is_none_or(|session| session.exports >= names_max) {
             return Err(Refusal::new(Status::LIMIT_EXCEEDED, format!("{names_max} names (limit regions)")));
@@ -106,6 +111,9 @@ impl Control {
         let export = self.exports.get(name).ok_or_else(|| Refusal::new(Status::NAME_UNKNOWN, name))?;
         if !export.rights.covers(wanted) {
             return Err(Refusal::new(Status::NO_RIGHT, "the export does not grant this"));
+        }
+        if export.region.is_lost() {
+            return Err(Refusal::new(Status::REGION_GONE, "its file was cut short, or has no memory for a page"));
         }
         let region = export.region.clone();
         let bytes = region.bytes();

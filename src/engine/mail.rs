@@ -64,7 +64,7 @@ pub(super) enum Event {
 pub(super) enum Request {
     Connect(Socket),
     Listen { listener: OwnedFd, path: PathBuf },
-    Adopt { name: String, region: Arc<Region>, answer: Sender<Status> },
+    Export { name: String, region: Arc<Region>, answer: Sender<Status> },
     Unadopt { name: String, answer: Sender<()> },
     Stop { within: Duration },
 }

@@ -36,13 +36,15 @@ pub use config::{Config, Limits};
 pub use listen::ListenError;
 
 use crate::attach::{AttachError, Socket};
-use crate::region::{ForkGuard, Region, RegionError, Rights};
+pub use crate::region::guard::install as guard_process;
+use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, find_backing};
 use crate::stats::Stats;
 use control::Control;
 use mail::{ControlHandle, Request};
 use poller::Poller;
 use ring_abi::{Features, Status};
-use std::path::Path;
+use rustix::fs::{Mode, OFlags};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -89,6 +91,14 @@ pub enum EngineError {
     /// The memory cannot be a region.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// The file cannot be served.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: RegionError,
+    },
     /// The name is taken.
     #[error("{0}")]
     Refused(Status),
@@ -219,24 +229,34 @@ impl RunningEngine {
     pub unsafe fn adopt(&self, name: &str, base: *mut u8, bytes: u64, rights: Rights) -> Result<Adopted, EngineError> {
         // SAFETY: the caller's promise is the same.
         let region = unsafe { Region::adopt(base, bytes, rights) }?;
+        // Without a file it is this process's alone, which is all that clients of this engine need.
+        let backing = find_backing(base, bytes).unwrap_or(None);
         self.export(name, region)?;
-        Ok(Adopted { name: name.to_owned(), control: self.control.clone(), fork: self.fork.clone() })
+        Ok(Adopted { name: name.to_owned(), backing, control: self.control.clone(), fork: self.fork.clone() })
     }
 
-    /// Exports a regular file by name, for reading, until the engine stops. Clients of this engine can then open it.
-    /// `populate`: all of it is read now, and not when it is first touched.
+    /// Exports a file of any file system by name, for reading, until the engine stops. With `populate` all of it is read
+    /// before this returns; else each page when it is first touched, for which the poller and every client then wait.
+    ///
+    /// A file that is cut short meanwhile is [lost](Region::is_lost): transfers from it fail with
+    /// [`Status::REGION_GONE`].
     ///
     /// # Errors
-    /// If the file cannot be opened or mapped, is empty, or the name is taken.
+    /// If [`guard_process`] was not called, the file is not a regular one with bytes in it or cannot be opened or mapped,
+    /// or the name is taken.
     pub fn serve_file(&self, name: &str, path: &Path, populate: bool) -> Result<(), EngineError> {
-        let file = std::fs::File::open(path)
-            .map_err(|source| EngineError::System { operation: "opening the file to serve", source })?;
-        self.export(name, Region::of_file(file, populate)?)
+        let failed = |source| EngineError::File { path: path.to_owned(), source };
+        // A pipe that nobody writes to must not make this wait.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| failed(RegionError::System { operation: "open", source: errno.into() }))?;
+        let region = Region::of_file(&file, populate).map_err(failed)?;
+        self.export(name, region)
     }
 
     fn export(&self, name: &str, region: Region) -> Result<(), EngineError> {
         let (answer, answered) = mpsc::channel();
-        self.control.send(Request::Adopt { name: name.to_owned(), region: region.into(), answer })?;
+        self.control.send(Request::Export { name: name.to_owned(), region: region.into(), answer })?;
         match answered.recv().map_err(|_| EngineError::Stopped)? {
             Status::OK => Ok(()),
             status => Err(EngineError::Refused(status)),
@@ -284,11 +304,18 @@ impl Drop for RunningEngine {
 #[derive(Debug)]
 pub struct Adopted {
     name: String,
+    backing: Option<Backing>,
     control: ControlHandle,
     fork: Arc<ForkGuard>,
 }
 
 impl Adopted {
+    /// True if it is mapped from a file that other processes could map too, and not private to this process.
+    #[must_use]
+    pub fn is_shareable(&self) -> bool {
+        self.backing.is_some()
+    }
+
     /// Takes the memory back: refuses new use, and returns when nobody touches it any more.
     pub fn close(self) {
         drop(self);

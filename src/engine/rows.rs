@@ -6,10 +6,11 @@
 use super::session::{Clock, Session, Shared, task_id};
 use crate::pack::{RowList, Run};
 use crate::pipeline::TransferId;
+use crate::plan::Fault;
 use crate::region::Rights;
 use crate::region::copy::{ROW_MAX, RowQueue};
 use crate::ring::BadPosition;
-use ring_abi::{Entry, Flags, Handle, Opcode};
+use ring_abi::{Entry, Field, Flags, Handle, Opcode, Stage, Status};
 
 /// Slots freed at a time, so that a producer that waits for room gets it while more is copied.
 pub(super) const SLOTS_PER_RELEASE: u32 = 64;
@@ -23,6 +24,8 @@ pub(super) struct Pair {
     src_bytes: u64,
     dst: *mut u8,
     dst_bytes: u64,
+    /// One of the two regions may be: then rows count as done only if neither is lost after they were copied.
+    may_be_lost: bool,
     /// Rows that named it one behind the other.
     rows: u32,
 }
@@ -30,7 +33,7 @@ pub(super) struct Pair {
 impl Default for Pair {
     fn default() -> Self {
         let (src, dst) = (std::ptr::null(), std::ptr::null_mut());
-        Pair { handles: 0, src, src_bytes: 0, dst, dst_bytes: 0, rows: 0 }
+        Pair { handles: 0, src, src_bytes: 0, dst, dst_bytes: 0, may_be_lost: false, rows: 0 }
     }
 }
 
@@ -39,8 +42,8 @@ impl Default for Pair {
 struct Popped {
     count: u32,
     bytes: u64,
-    /// Of the last one.
-    user_data: u64,
+    first_user_data: u64,
+    last_user_data: u64,
     /// The last one carries LAST.
     last: bool,
     /// The slot behind them, which was popped too: it is no row, or none for this run.
@@ -56,7 +59,7 @@ const SLOTS_FOR_WORKER: u32 = 128;
 /// So many rows before them must have named one pair of regions, so that these can be expected to.
 const ROWS_OF_A_PAIR: u32 = 512;
 
-/// How long the rows of a ring have named the same pair of regions.
+/// How long the rows of a ring have named the same pair of regions, neither of which may be lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Streak {
     handles: u64,
@@ -67,7 +70,9 @@ impl Streak {
     /// After a turn whose last pair was this.
     pub(super) fn went_on(&mut self, pair: &Pair) {
         let before = if self.handles == pair.handles { self.rows } else { 0 };
-        *self = Streak { handles: pair.handles, rows: before.saturating_add(pair.rows) };
+        // What of a worker's list was copied before a region was lost, the ledger could not be told.
+        let rows = if pair.may_be_lost { 0 } else { before.saturating_add(pair.rows) };
+        *self = Streak { handles: pair.handles, rows };
     }
 }
 
@@ -99,7 +104,7 @@ impl Session {
         Ok(popped.other)
     }
 
-    /// Queues rows, to be copied here before the turn ends.
+    /// Queues rows, to be copied here before the turn ends; those of a region that may be lost are copied at once.
     fn rows_for_queue(
         &mut self,
         pair: &mut Pair,
@@ -110,12 +115,46 @@ impl Session {
     ) -> Result<Popped, BadPosition> {
         // SAFETY: both ranges lie in regions that this session keeps; the queue is flushed before this turn ends, and
         // regions are dropped between turns only.
-        let popped = self.pop_rows(pair, most, false, |src, dst, len| unsafe { queue.push(src, dst, len) })?;
-        if popped.count > 0 {
-            self.ledger.took(popped.count, popped.user_data, popped.last, now_ns);
+        let popped = self.pop_rows(pair, most, None, |src, dst, len| unsafe { queue.push(src, dst, len) })?;
+        if popped.count == 0 {
+            return Ok(popped);
+        }
+        if pair.may_be_lost {
+            // SAFETY: as above, still in this turn.
+            unsafe { queue.flush() };
+        }
+        if let Some(fault) = self.lost(pair) {
+            self.fail_rows(&popped, fault, now_ns);
+        } else {
+            self.ledger.took(popped.count, popped.last_user_data, popped.last, now_ns);
             self.ledger.complete(popped.bytes, true, if popped.last { clock.now_ns() } else { now_ns });
         }
         Ok(popped)
+    }
+
+    /// Which region of a pair was lost, if one that may be was.
+    fn lost(&self, pair: &Pair) -> Option<Fault> {
+        if !pair.may_be_lost {
+            return None;
+        }
+        let sides = [(pair.handles as u32, Field::SRC_REGION), ((pair.handles >> 32) as u32, Field::DST_REGION)];
+        let is_lost = |handle| {
+            let region = self.regions.get(Handle(handle)).and_then(|granted| granted.region.as_ref());
+            region.is_some_and(|region| region.is_lost())
+        };
+        let (handle, field) = sides.into_iter().find(|(handle, _)| is_lost(*handle))?;
+        Some(Fault::new(Status::REGION_GONE, Stage::PACK, field, handle.into()))
+    }
+
+    /// Any of these rows may be the first that was copied after the loss, so none of them is done.
+    #[cold]
+    fn fail_rows(&mut self, rows: &Popped, fault: Fault, now_ns: u64) {
+        let behind = rows.count - 1;
+        self.ledger.took(1, rows.first_user_data, rows.last && behind == 0, now_ns);
+        self.ledger.fail(fault, now_ns);
+        if behind > 0 {
+            self.ledger.took(behind, rows.last_user_data, rows.last, now_ns);
+        }
     }
 
     /// Gathers rows between one pair of regions in a list, and gives it to a worker.
@@ -128,7 +167,8 @@ impl Session {
         shared: &mut Shared,
         now_ns: u64,
     ) -> Result<Popped, BadPosition> {
-        let popped = self.pop_rows(pair, most, true, |src, dst, len| list.push(src, dst, len))?;
+        let only = Some(self.streak.handles);
+        let popped = self.pop_rows(pair, most, only, |src, dst, len| list.push(src, dst, len))?;
         if popped.count == 0 {
             shared.lists.push(list);
             return Ok(popped);
@@ -137,7 +177,7 @@ impl Session {
         let kept = |handle| self.regions.get(Handle(handle)).and_then(|granted| granted.region.clone());
         let (src, dst) = (kept(pair.handles as u32), kept((pair.handles >> 32) as u32));
         let (src, dst) = src.zip(dst).expect("regions of this turn");
-        self.ledger.took(popped.count, popped.user_data, popped.last, now_ns);
+        self.ledger.took(popped.count, popped.last_user_data, popped.last, now_ns);
         let TransferId(id) = self.ledger.start(now_ns);
         let (run, task) = Run::of_rows(list, src, dst, task_id(slot, id));
         self.runs[id as usize] = Some(run);
@@ -145,29 +185,33 @@ impl Session {
         Ok(popped)
     }
 
-    /// Pops rows and puts each where they go. With `one_pair` all of them are between the same two regions.
+    /// Pops rows and puts each where they go. With `only` all of them are between these two regions, and rows of a region
+    /// that may be lost are always between the same two.
     #[inline]
     fn pop_rows(
         &mut self,
         pair: &mut Pair,
         most: u32,
-        one_pair: bool,
+        only: Option<u64>,
         mut put: impl FnMut(*const u8, *mut u8, u32),
     ) -> Result<Popped, BadPosition> {
         let mut popped = Popped::default();
         while popped.count < most && !popped.last {
             let Some(entry) = self.sq.pop()? else { break };
-            let is_other_pair = one_pair && popped.count > 0 && entry[1] != pair.handles;
-            let row = if is_other_pair { None } else { self.row(&entry, pair) };
+            let is_other_pair = only.is_some_and(|handles| entry[1] != handles);
+            let row = if is_other_pair { None } else { self.row(&entry, pair, popped.count > 0) };
             let Some((src, dst, len)) = row else {
                 popped.other = Some(entry);
                 break;
             };
             put(src, dst, len);
             pair.rows += 1;
+            if popped.count == 0 {
+                popped.first_user_data = entry[7];
+            }
             popped.count += 1;
             popped.bytes += u64::from(len);
-            popped.user_data = entry[7];
+            popped.last_user_data = entry[7];
             popped.last = entry[0] & u64::from(Flags::LAST) << 16 != 0;
             if popped.count.is_multiple_of(SLOTS_PER_RELEASE) {
                 self.sq.release();
@@ -176,9 +220,10 @@ impl Session {
         Ok(popped)
     }
 
-    /// The range that a slot describes. `None`: it is something else, or wrong, which is for the long way to say.
+    /// The range that a slot describes. `None`: it is something else, or wrong, which is for the long way to say, or does
+    /// not belong to the run of rows before it.
     #[inline]
-    fn row(&self, entry: &Entry, pair: &mut Pair) -> Option<(*const u8, *mut u8, u32)> {
+    fn row(&self, entry: &Entry, pair: &mut Pair, in_run: bool) -> Option<(*const u8, *mut u8, u32)> {
         // Opcode, index kinds and flags in one; then count and index region, and index offset.
         let kind = entry[0] as u32 & !(u32::from(Flags::LAST) << 16);
         let len = (entry[0] >> 32) as u32;
@@ -190,7 +235,7 @@ impl Session {
             return None;
         }
         if entry[1] != pair.handles {
-            *pair = self.find_pair(entry[1])?;
+            *pair = self.next_pair(entry[1], pair, in_run)?;
         }
         let fits = |offset: u64, bytes: u64| offset.checked_add(len.into()).is_some_and(|end| end <= bytes);
         if !fits(entry[2], pair.src_bytes) || !fits(entry[3], pair.dst_bytes) {
@@ -200,15 +245,20 @@ impl Session {
     }
 
     #[cold]
-    fn find_pair(&self, handles: u64) -> Option<Pair> {
+    fn next_pair(&self, handles: u64, before: &Pair, in_run: bool) -> Option<Pair> {
         let src = self.granted(handles as u32, Rights::READ).ok()?;
         let dst = self.granted((handles >> 32) as u32, Rights::WRITE).ok()?;
+        let may_be_lost = src.may_be_lost() || dst.may_be_lost();
+        if in_run && (may_be_lost || before.may_be_lost) {
+            return None;
+        }
         Some(Pair {
             handles,
             src: src.as_ptr(),
             src_bytes: src.bytes(),
             dst: dst.as_ptr(),
             dst_bytes: dst.bytes(),
+            may_be_lost,
             rows: 0,
         })
     }

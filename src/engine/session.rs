@@ -8,7 +8,7 @@ use crate::pack::{Cut, Done, RowList, Run, TASK_BYTES, Window, Workers};
 use crate::pipeline::{Ledger, TransferId};
 use crate::plan::{self, Extent, Fault, Request, Shape, Transfer};
 use crate::region::copy::RowQueue;
-use crate::region::{HandleTable, Region, Rights, Word};
+use crate::region::{HandleTable, Region, Rights, Word, guard};
 use crate::ring::{self, BadPosition, Consumer, PushError, Sleeper};
 use crate::stats::{self, Stats};
 use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Field, Flags, Handle, SPANS_PER_BATCH, Span, Stage, Status};
@@ -41,6 +41,8 @@ pub(super) struct Session {
     half: Option<Descriptor>,
     /// The first descriptor of a batch that waits at its fence.
     at_fence: Option<(Descriptor, Option<Entry>)>,
+    /// Mappings of this process that had been lost when it last looked.
+    faults: u64,
     pub state: State,
     /// It was left with work that it could not do yet: completion places or a fence.
     pub is_blocked: bool,
@@ -148,6 +150,7 @@ impl Session {
             streak: Streak::default(),
             half: None,
             at_fence: None,
+            faults: guard::faults(),
             state: State::Serving,
             is_blocked: false,
             held_bytes_max: limits.held_bytes,
@@ -204,7 +207,24 @@ impl Session {
         // SAFETY: the rows were checked against regions of this session, and regions are dropped between turns only.
         unsafe { shared.rows.flush() };
         self.sq.release();
-        taken.map(|()| progress | (self.sq.position() != before))
+        let moved = self.sq.position() != before;
+        if moved && self.has_lost_for_good() {
+            // Rows of this turn count as done, and may not be.
+            self.stop(Status::REGION_GONE);
+        }
+        taken.map(|()| progress | moved)
+    }
+
+    /// True if memory that nobody can take away is gone: the machine's memory is broken, or full. It is looked for once a
+    /// turn and not once a row, which is why nothing of that turn can be shown.
+    fn has_lost_for_good(&mut self) -> bool {
+        let faults = guard::faults();
+        if faults == self.faults {
+            return false;
+        }
+        self.faults = faults;
+        let mut regions = self.regions.iter().filter_map(|(_, granted)| granted.region.as_ref());
+        regions.any(|region| region.is_lost() && !region.may_be_lost())
     }
 
     fn take_slots(&mut self, slot: u32, shared: &mut Shared, clock: Clock, now_ns: u64) -> Result<(), BadPosition> {
@@ -344,7 +364,8 @@ impl Session {
     #[inline]
     pub(super) fn granted(&self, handle: u32, rights: Rights) -> Result<&Arc<Region>, Status> {
         let granted = self.regions.get(Handle(handle)).ok_or(Status::UNKNOWN_REGION)?;
-        let region = granted.region.as_ref().filter(|region| !region.is_withdrawn()).ok_or(Status::REGION_GONE)?;
+        let is_there = |region: &&Arc<Region>| !region.is_withdrawn() && !region.is_lost();
+        let region = granted.region.as_ref().filter(is_there).ok_or(Status::REGION_GONE)?;
         if granted.rights.covers(rights) { Ok(region) } else { Err(Status::NO_RIGHT) }
     }
 
@@ -482,6 +503,10 @@ impl Session {
         }
         // What has been done is shown, if the client's position allows it.
         let _ = self.publish();
+        self.stop(reason);
+    }
+
+    fn stop(&mut self, reason: Status) {
         self.state = State::Draining;
         self.shown.reason = Some(reason);
         self.shown.batches_cut = self.ledger.running().into();

@@ -199,9 +199,18 @@ impl Run {
         self.exhausted && self.outstanding == 0
     }
 
-    /// Bytes written, or the lowest fragment that could not be done.
+    /// Bytes written, or the lowest fragment that could not be done. To be asked when it is drained: what was copied from
+    /// or to a region that is lost by now, and what was read from its index, is worth nothing.
     pub fn result(&self) -> Result<u64, Fault> {
-        self.fault.map_or(Ok(self.bytes), Err)
+        self.lost().or(self.fault).map_or(Ok(self.bytes), Err)
+    }
+
+    fn lost(&self) -> Option<Fault> {
+        let used = [Some(&self.src), Some(&self.dst), self.index.as_ref()];
+        let fields = [Field::SRC_REGION, Field::DST_REGION, Field::INDEX_REGION];
+        let which = used.iter().position(|region| region.is_some_and(|region| region.is_lost()))?;
+        let handle = self.transfer.shape.regions[which];
+        Some(Fault::new(Status::REGION_GONE, Stage::PACK, fields[which], handle.into()))
     }
 
     fn fail(&mut self, fault: Fault) {

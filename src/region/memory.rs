@@ -1,10 +1,11 @@
 //! Regions: memory that descriptors can name.
 
+use super::guard::{self, Watched};
 use super::{Rights, copy};
 use memmap2::{MmapOptions, MmapRaw};
 use ring_abi::Status;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, FileType, MemfdFlags, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, OFlags, SealFlags, Stat};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +17,23 @@ pub struct Region {
     bytes: u64,
     rights: Rights,
     withdrawn: AtomicBool,
-    /// `None` for adopted memory.
+    /// Its pages may go away: nothing keeps its file as long as it is.
+    may_be_lost: bool,
+    /// `None` for adopted memory. Before the mapping, because it is dropped before it.
+    watched: Option<Watched>,
     _map: Option<MmapRaw>,
+}
+
+/// Which files of a client become regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// Memory files sealed against shrinking, which cannot go away under their mapping.
+    #[default]
+    Sealed,
+    /// Also memory files without a seal (files of a tmpfs, as in /dev/shm, too), from processes of the engine's own user,
+    /// who owns the file. One that is cut short is [lost](Region::is_lost). Needs
+    /// [`guard_process`](crate::engine::guard_process).
+    SameUser,
 }
 
 // SAFETY: the base pointer is used by the copy routines only, which expect concurrent changes.
@@ -35,8 +51,10 @@ pub enum RegionError {
     #[error("a region of 0 bytes")]
     Empty,
     /// More bytes than the file has.
-    #[error("a region of {bytes} bytes from a file of {file_bytes}")]
+    #[error("a region of {bytes} bytes at {offset} of a file of {file_bytes}")]
     BadSize {
+        /// First byte asked for.
+        offset: u64,
         /// Asked for.
         bytes: u64,
         /// Found.
@@ -55,6 +73,12 @@ pub enum RegionError {
     /// The region does not grant this.
     #[error("the region does not grant {0}")]
     NoRight(&'static str),
+    /// Its file was cut short, or a page of it could not be had, while it was mapped.
+    #[error("the region is lost: its file was cut short, or has no memory for a page")]
+    Lost,
+    /// As many regions as a process can have are mapped.
+    #[error("too many regions are mapped in this process")]
+    TooMany,
     /// The kernel refused.
     #[error("{operation}: {source}")]
     System {
@@ -74,6 +98,8 @@ impl RegionError {
             RegionError::Empty | RegionError::BadSize { .. } => Status::INVALID_SETTING,
             RegionError::OutOfRange { .. } => Status::OUT_OF_RANGE,
             RegionError::NoRight(_) => Status::NO_RIGHT,
+            RegionError::Lost => Status::REGION_GONE,
+            RegionError::TooMany => Status::LIMIT_EXCEEDED,
             RegionError::System { .. } => Status::NO_MEMORY,
         }
     }
@@ -91,6 +117,9 @@ pub enum Huge {
 
 /// Bytes of a reserved huge page on x86-64 and on aarch64 with 4 KiB base pages.
 const HUGE_BYTES: u64 = 2 << 20;
+
+/// The type of a file system of huge pages, as `fstatfs` names it.
+const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58f6;
 
 /// The user half of a 57-bit address space: no region is longer.
 const BYTES_MAX: u64 = 1 << 56;
@@ -123,7 +152,6 @@ impl Region {
     }
 
     fn allocate_file(bytes: u64, file_bytes: u64, flags: MemfdFlags) -> Result<(Region, OwnedFd), RegionError> {
-        let system = |operation| move |e: rustix::io::Errno| RegionError::System { operation, source: e.into() };
         let fd =
             rustix::fs::memfd_create("scatter-ring-region", flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
                 .map_err(system("memfd_create"))?;
@@ -131,67 +159,119 @@ impl Region {
         // Pages that cannot be had are an error now, and not a SIGBUS at the first touch.
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, file_bytes).map_err(system("fallocate"))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(system("fcntl_add_seals"))?;
-        let region = Self::map(fd.as_fd(), bytes, Rights::READ_WRITE, true)?;
+        // A client that gets the file can punch holes into it, and then the pool of huge pages may be empty.
+        let may_be_lost = flags.contains(MemfdFlags::HUGETLB);
+        let page_bytes = if may_be_lost { HUGE_BYTES } else { 1 };
+        let part = Part { offset: 0, bytes, page_bytes };
+        let region = Self::map(fd.as_fd(), part, Rights::READ_WRITE, true, may_be_lost)?;
         Ok((region, fd))
     }
 
-    /// The first `bytes` bytes of somebody's memory file.
+    /// `bytes` bytes of somebody's memory file, from any byte `offset` of it on.
     ///
     /// # Errors
-    /// If it is not a memory file sealed against shrinking, is opened with fewer rights than asked for, is too small, or
+    /// If it is not a memory file that is trusted so, is opened with fewer rights than asked for, is too small, or
     /// cannot be mapped.
-    pub fn from_fd(fd: impl AsFd, bytes: u64, rights: Rights) -> Result<Region, RegionError> {
+    pub fn from_fd(
+        fd: impl AsFd,
+        offset: u64,
+        bytes: u64,
+        rights: Rights,
+        trust: Trust,
+    ) -> Result<Region, RegionError> {
         let fd = fd.as_fd();
-        let mode = rustix::fs::fcntl_getfl(fd).map_err(|_| RegionError::BadFd("its mode cannot be read"))?;
-        if mode.contains(OFlags::PATH) {
-            return Err(RegionError::BadFd("opened as a path only"));
+        let seals = check_mode(fd, rights)?;
+        let is_sealed = seals.contains(SealFlags::SHRINK);
+        if !is_sealed && trust == Trust::Sealed {
+            return Err(RegionError::BadFd(
+                "not sealed against shrinking: seal it (F_SEAL_SHRINK), or run the engine with trust = same-uid",
+            ));
         }
-        // First, because only memory files have seals: a file of another kind could make the calls below wait.
-        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| RegionError::BadFd("not a memory file (no seals)"))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(RegionError::BadFd("not sealed against shrinking (F_SEAL_SHRINK)"));
+        if !is_sealed && !guard::is_installed() {
+            return Err(RegionError::BadFd(
+                "not sealed against shrinking, and the engine's process has not called guard_process: seal it",
+            ));
         }
-        if rights.write && mode & OFlags::ACCMODE != OFlags::RDWR {
-            return Err(RegionError::BadFd("not open for writing"));
+        if !is_sealed && stat(fd)?.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(RegionError::BadFd("not sealed against shrinking, and another user's"));
         }
-        if rights.write && seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
-            return Err(RegionError::BadFd("sealed against writing"));
-        }
-        let stat = rustix::fs::fstat(fd).map_err(|_| RegionError::BadFd("fstat failed"))?;
-        check_size(bytes, stat.st_size as u64)?;
-        const BLOCK_BYTES: u64 = 512;
-        let all_there = (stat.st_blocks as u64).saturating_mul(BLOCK_BYTES) >= bytes;
-        Self::map(fd, bytes, rights, all_there)
+        Self::map_memory_file(fd, offset, bytes, rights, is_sealed)
     }
 
-    /// All of a regular file of any file system, for reading. What others write to the file is seen. `populate`: all of it
-    /// is read now, and not when it is first touched.
+    /// The same of a memory file of this process's own, which needs no seal: who cuts it short harms himself only.
     ///
     /// # Errors
-    /// If it is not a regular file, is empty, or cannot be mapped.
-    pub fn of_file(file: impl AsFd, populate: bool) -> Result<Region, RegionError> {
-        let stat = rustix::fs::fstat(&file).map_err(|_| RegionError::BadFd("fstat failed"))?;
+    /// As [`from_fd`](Self::from_fd).
+    pub fn of_own_fd(fd: impl AsFd, offset: u64, bytes: u64, rights: Rights) -> Result<Region, RegionError> {
+        let fd = fd.as_fd();
+        let seals = check_mode(fd, rights)?;
+        Self::map_memory_file(fd, offset, bytes, rights, seals.contains(SealFlags::SHRINK))
+    }
+
+    fn map_memory_file(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        rights: Rights,
+        is_sealed: bool,
+    ) -> Result<Region, RegionError> {
+        let stat = stat(fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(RegionError::BadFd("not a regular file"));
         }
-        check_size(stat.st_size as u64, BYTES_MAX)?;
-        Self::map(file.as_fd(), stat.st_size as u64, Rights::READ, populate)
+        check_part(offset, bytes, stat.st_size as u64)?;
+        const BLOCK_BYTES: u64 = 512;
+        let all_there = (stat.st_blocks as u64).saturating_mul(BLOCK_BYTES) >= stat.st_size as u64;
+        // Of huge pages that are not there yet, or are not there any more, nobody has promised that there are enough.
+        let filesystem = rustix::fs::fstatfs(fd).map_err(system("fstatfs"))?;
+        let is_huge = filesystem.f_type == HUGETLBFS_MAGIC;
+        let part = Part { offset, bytes, page_bytes: filesystem.f_bsize as u64 };
+        Self::map(fd, part, rights, all_there, !is_sealed || is_huge)
+    }
+
+    /// All of a file of any file system, for reading. With `populate` all of it is read now.
+    ///
+    /// # Errors
+    /// If the guard is not [installed](super::guard::install) or it is not a regular file with bytes in it.
+    pub fn of_file(fd: impl AsFd, populate: bool) -> Result<Region, RegionError> {
+        let fd = fd.as_fd();
+        if !guard::is_installed() {
+            return Err(RegionError::BadFd("a file may be cut short: this process must call guard_process first"));
+        }
+        let stat = stat(fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(RegionError::BadFd("not a regular file"));
+        }
+        let bytes = stat.st_size as u64;
+        check_part(0, bytes, bytes)?;
+        let page_bytes = rustix::fs::fstatfs(fd).map_err(system("fstatfs"))?.f_bsize as u64;
+        Self::map(fd, Part { offset: 0, bytes, page_bytes }, Rights::READ, populate, true)
     }
 
     /// `populate`: page tables are filled now, so that copying takes no faults. Only for a file that has its pages: else
     /// this would allocate them, as many as somebody says, for a file that costs him nothing.
-    fn map(fd: BorrowedFd<'_>, bytes: u64, rights: Rights, populate: bool) -> Result<Region, RegionError> {
-        // Whole pages: the kernel does not unmap part of a huge one. The region itself is not rounded.
-        let page_bytes = rustix::fs::fstat(fd).map_or(1, |stat| stat.st_blksize as u64);
+    fn map(
+        fd: BorrowedFd<'_>,
+        part: Part,
+        rights: Rights,
+        populate: bool,
+        may_be_lost: bool,
+    ) -> Result<Region, RegionError> {
+        // Whole pages, from the one that has the first byte: the kernel does not map or unmap part of a huge one. The
+        // region itself is not rounded.
+        let skipped = part.offset % part.page_bytes.max(1);
+        let mapped_bytes = (skipped + part.bytes).next_multiple_of(part.page_bytes.max(1));
         let mut options = MmapOptions::new();
-        options.len(bytes.next_multiple_of(page_bytes.max(1)) as usize);
+        options.offset(part.offset - skipped).len(mapped_bytes as usize);
         if populate {
             options.populate();
         }
         let map = if rights.write { options.map_raw(&fd) } else { options.map_raw_read_only(&fd) };
         let map = map.map_err(|source| RegionError::System { operation: "mmap", source })?;
-        let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is not at 0");
-        Ok(Region { base, bytes, rights, withdrawn: AtomicBool::new(false), _map: Some(map) })
+        let watched = Watched::new(map.as_mut_ptr(), map.len()).ok_or(RegionError::TooMany)?;
+        let base = NonNull::new(map.as_mut_ptr().wrapping_add(skipped as usize)).expect("a mapping is not at 0");
+        let (bytes, withdrawn) = (part.bytes, AtomicBool::new(false));
+        Ok(Region { base, bytes, rights, withdrawn, may_be_lost, watched: Some(watched), _map: Some(map) })
     }
 
     /// Memory that this process already has.
@@ -203,9 +283,10 @@ impl Region {
     /// # Errors
     /// If `bytes` is 0 or `base` is null.
     pub unsafe fn adopt(base: *mut u8, bytes: u64, rights: Rights) -> Result<Region, RegionError> {
-        check_size(bytes, BYTES_MAX)?;
+        check_part(0, bytes, BYTES_MAX)?;
         let base = NonNull::new(base).ok_or(RegionError::Empty)?;
-        Ok(Region { base, bytes, rights, withdrawn: AtomicBool::new(false), _map: None })
+        let withdrawn = AtomicBool::new(false);
+        Ok(Region { base, bytes, rights, withdrawn, may_be_lost: false, watched: None, _map: None })
     }
 
     /// Bytes.
@@ -239,10 +320,28 @@ impl Region {
         self.withdrawn.load(Ordering::Acquire)
     }
 
+    /// True if its pages may go away, so that who copies must ask [`is_lost`](Self::is_lost) before he says that it is
+    /// done. Of other regions that can be said of many at once: only broken memory takes their pages.
+    #[must_use]
+    #[inline]
+    pub fn may_be_lost(&self) -> bool {
+        self.may_be_lost
+    }
+
+    /// True once a page of its file could not be had: all of it reads as 0 from then on, and what is written to it goes
+    /// nowhere. To be asked after a copy: if it is false, then what was copied is what the file had.
+    ///
+    /// In a process without the [guard](super::guard) it is never true, and such a fault ends the process.
+    #[must_use]
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.watched.as_ref().is_some_and(Watched::is_lost)
+    }
+
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::NoRight`].
+    /// [`RegionError::OutOfRange`], [`RegionError::NoRight`], [`RegionError::Lost`].
     ///
     /// ```
     /// use scatter_ring::region::{Huge, Region};
@@ -262,13 +361,13 @@ impl Region {
         // SAFETY: `range` checked that the source lies in the region, which stays mapped while `self` is borrowed; the
         // destination is an exclusive slice, which a region cannot overlap.
         unsafe { copy::copy_range(at, out.as_mut_ptr(), out.len()) };
-        Ok(())
+        self.not_lost()
     }
 
     /// Copies bytes in.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::NoRight`].
+    /// [`RegionError::OutOfRange`], [`RegionError::NoRight`], [`RegionError::Lost`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), RegionError> {
         if !self.rights.write {
             return Err(RegionError::NoRight("writing"));
@@ -276,7 +375,11 @@ impl Region {
         let at = self.range(offset, data.len() as u64)?;
         // SAFETY: as in `read_at`, the other way round.
         unsafe { copy::copy_range(data.as_ptr(), at, data.len()) };
-        Ok(())
+        self.not_lost()
+    }
+
+    fn not_lost(&self) -> Result<(), RegionError> {
+        if self.is_lost() { Err(RegionError::Lost) } else { Ok(()) }
     }
 
     fn range(&self, offset: u64, len: u64) -> Result<*mut u8, RegionError> {
@@ -289,12 +392,42 @@ impl Region {
     }
 }
 
-fn check_size(bytes: u64, file_bytes: u64) -> Result<(), RegionError> {
+/// Which bytes of a file become a region, and the size of the pages that its file system maps.
+struct Part {
+    offset: u64,
+    bytes: u64,
+    page_bytes: u64,
+}
+
+/// The seals of a memory file that may be mapped with these rights.
+fn check_mode(fd: BorrowedFd<'_>, rights: Rights) -> Result<SealFlags, RegionError> {
+    let mode = rustix::fs::fcntl_getfl(fd).map_err(|_| RegionError::BadFd("its mode cannot be read"))?;
+    if mode.contains(OFlags::PATH) {
+        return Err(RegionError::BadFd("opened as a path only"));
+    }
+    // First, because only memory files have seals: a file of another kind could make other calls wait.
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| RegionError::BadFd("not a memory file (no seals)"))?;
+    if rights.write && mode & OFlags::ACCMODE != OFlags::RDWR {
+        return Err(RegionError::BadFd("not open for writing"));
+    }
+    if rights.write && seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        return Err(RegionError::BadFd("sealed against writing"));
+    }
+    Ok(seals)
+}
+
+fn stat(fd: BorrowedFd<'_>) -> Result<Stat, RegionError> {
+    rustix::fs::fstat(fd).map_err(|_| RegionError::BadFd("fstat failed"))
+}
+
+fn system(operation: &'static str) -> impl FnOnce(rustix::io::Errno) -> RegionError {
+    move |errno| RegionError::System { operation, source: errno.into() }
+}
+
+fn check_part(offset: u64, bytes: u64, file_bytes: u64) -> Result<(), RegionError> {
     if bytes == 0 {
         return Err(RegionError::Empty);
     }
-    if bytes > file_bytes.min(BYTES_MAX) {
-        return Err(RegionError::BadSize { bytes, file_bytes });
-    }
-    Ok(())
+    let fits = offset.checked_add(bytes).is_some_and(|end| end <= file_bytes.min(BYTES_MAX));
+    if fits { Ok(()) } else { Err(RegionError::BadSize { offset, bytes, file_bytes }) }
 }

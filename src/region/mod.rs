@@ -8,17 +8,22 @@
 //! * [`Region`]: memory that descriptors can name, with its length and [`Rights`].
 //! * [`HandleTable`]: handles with generations.
 //! * [`ForkGuard`]: tells a forked child from its parent.
+//! * [`guard`]: a page that goes away is a lost region and not the end of the process.
+//! * [`find_backing`]: the file behind memory that is mapped already.
 
+mod backing;
 #[doc(hidden)]
 pub mod copy;
 mod fork;
+pub mod guard;
 mod handles;
 mod memory;
 mod pages;
 
+pub use backing::{Backing, find_backing};
 pub use fork::ForkGuard;
 pub use handles::HandleTable;
-pub use memory::{Huge, Region, RegionError};
+pub use memory::{Huge, Region, RegionError, Trust};
 pub use pages::{SharedPages, Slots, Word};
 
 /// What a region grants. Bits 0 and 1 of the number in attach messages.

@@ -9,7 +9,7 @@
 //! # Orderings
 //!
 //! Every ordering that matters has a label. The two ends of an edge share it; each label has a mutant in `loom-tests`
-//! that a model kills.
+//! that a model kills. L and M are those of [`crate::mappings`].
 //!
 //! | label | one end                                     | other end                                  | so that |
 //! |-------|---------------------------------------------|--------------------------------------------|---------|
@@ -21,6 +21,14 @@
 //! | W2    | [`Sleeper::prepare`]: fence, before re-check | W1                                        | the same |
 //! | S1    | [`stop`]: Release store, stop word          | S2                                         | what was published before the stop is seen after it |
 //! | S2    | [`stop_seen`]: Acquire load, stop word      | S1                                         | the same |
+//! | L1    | `Mappings::lose`: Release fence             | L2                                         | who read what stands in a lost mapping's place sees that it is lost |
+//! | L2    | `Mappings::is_lost`, `faults`: Acquire fence | L1                                        | the same |
+//! | M1    | `Mappings::enter`: Release store, base      | M2                                         | a base is read with its own length |
+//! | M2    | `Mappings::find`: Acquire load, base        | M1                                         | the same |
+//! | M3    | `Mappings::enter`: Release store, length    | M4                                         | a length is not taken for that of the mapping before it |
+//! | M4    | `Mappings::find`: Acquire load, length      | M3                                         | the same |
+//! | M5    | `Mappings::leave`: Release store, base      | M6                                         | a place's next mapping comes after the one before it, and is not lost |
+//! | M6    | `Mappings::enter`: Acquire exchange, base   | M5                                         | the same |
 
 mod consumer;
 mod heap;

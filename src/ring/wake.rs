@@ -23,7 +23,7 @@ impl Waker {
     #[must_use]
     #[inline]
     pub fn must_wake(&mut self, sleep_word: &AtomicU64) -> bool {
-        fence_at("W1");
+        fence_at("W1", Ordering::SeqCst);
         let word = sleep_word.load(Ordering::Relaxed);
         if word == 0 || word == self.answered {
             return false;
@@ -55,7 +55,7 @@ impl Sleeper {
 
     /// To be called after the last [`announce`](Self::announce), before looking for work once more.
     pub fn announced() {
-        fence_at("W2");
+        fence_at("W2", Ordering::SeqCst);
     }
 
     /// Awake again.

@@ -202,8 +202,8 @@ impl Office {
             let args = match question.kind {
                 Kind::REGISTER => {
                     let rights = Rights::from_bits(question.args[1]).unwrap();
-                    let region = Region::from_fd(&received.fds[0], question.args[0], Rights::READ_WRITE)
-                        .or_else(|_| Region::from_fd(&received.fds[0], question.args[0], rights));
+                    let region = Region::of_own_fd(&received.fds[0], 0, question.args[0], Rights::READ_WRITE)
+                        .or_else(|_| Region::of_own_fd(&received.fds[0], 0, question.args[0], rights));
                     let handle = memory.0.insert(region.unwrap()).unwrap();
                     [u64::from(handle.0), 0, 0, 0, 0, 0, 0, 0]
                 }
