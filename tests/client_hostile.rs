@@ -3,13 +3,15 @@
 mod fake;
 
 use fake::{Fake, Manners, meet, meet_with, ok, setup};
-use ring_abi::{Handle, Span, SpanFlags, Status};
+use ring_abi::{Descriptor, Extension, Flags, Handle, Opcode, Span, SpanFlags, Status};
 use scatter_ring::attach::AttachError;
-use scatter_ring::client::{Client, ClientError, Region, Ticket};
+use scatter_ring::client::{Client, ClientError, PushError, Region, Setup, Ticket};
 use scatter_ring::region::Rights;
 use scatter_ring::sync::Ordering;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+const NOP: Descriptor = Descriptor { opcode: Opcode::NOP.0, flags: Flags::LAST, ..Descriptor::ZERO };
 
 const RELEASED: Span = Span { flags: SpanFlags::RELEASED, ..Span::ZERO };
 
@@ -182,4 +184,46 @@ fn attaching_to_nobody_says_what_to_do() {
         assert!(text(&path).contains("not permitted"));
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     }
+}
+
+/// How long a dead engine may stay unnoticed. Some 500 ms in fact.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// None of them ever waits at the wake socket, whose end says it.
+#[test]
+fn a_client_that_never_sleeps_notices_that_its_engine_is_gone() {
+    let ways: [(&str, fn(&mut Client, &Ticket) -> Option<Status>); 5] = [
+        ("a wait that spins", |client, ticket| client.wait(ticket).err().map(|error| error.status)),
+        ("looks at a batch", |client, ticket| {
+            client.wait_timeout(ticket, Duration::ZERO).err().map(|error| error.status)
+        }),
+        ("reaps", |client, _| client.reap().err().map(|error| error.status())),
+        ("pushes into a full ring", |client, _| {
+            // SAFETY: the descriptor names no memory.
+            let pushed = unsafe { client.push(&NOP) };
+            pushed.err().filter(|error| *error != PushError::Full).map(ended)
+        }),
+        ("pushes tiles into a full ring", |client, _| {
+            // SAFETY: the descriptor names no memory.
+            let pushed = unsafe { client.push_extended(&NOP, &Extension::new(1, 0, 0)) };
+            pushed.err().filter(|error| *error != PushError::Full).map(ended)
+        }),
+    ];
+    for (what, way) in ways {
+        let (mut client, fake) = meet(&Setup { spin: 2 * LIMIT, ..setup(4, 16) });
+        let ticket = client.batch().submit().unwrap();
+        drop(fake);
+        let start = Instant::now();
+        let status = std::iter::repeat_with(|| way(&mut client, &ticket))
+            .take_while(|_| start.elapsed() < LIMIT)
+            .find_map(|status| status);
+        assert_eq!(status, Some(Status::ENGINE_LOST), "{what}");
+        assert!(start.elapsed() < LIMIT, "{what}: only when it slept");
+        assert_eq!(client.wait(&ticket).unwrap_err().status, Status::ENGINE_LOST, "{what}");
+    }
+}
+
+fn ended(error: PushError) -> Status {
+    let PushError::Ended(status) = error else { panic!("{error}") };
+    status
 }

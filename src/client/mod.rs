@@ -60,7 +60,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a client asks for when it attaches.
 #[derive(Clone, Debug)]
@@ -111,6 +111,8 @@ pub struct Client {
     raw_open: bool,
     /// Row numbers of the one-call operations.
     index: Option<Region>,
+    /// Since when nothing has come, if something was looked for.
+    quiet_since: Option<Instant>,
     ended: Cell<Option<Ended>>,
     /// Number of the next question on the attach socket.
     requests: Cell<u64>,
@@ -177,6 +179,7 @@ impl Client {
             raw_used: false,
             raw_open: false,
             index: None,
+            quiet_since: None,
             ended: Cell::new(None),
             requests: Cell::new(1),
             given_up: RefCell::default(),

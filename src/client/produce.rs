@@ -298,7 +298,7 @@ impl Client {
         // Room for both first: this also finds out why there is none.
         let room = self.areas.sq.free();
         if room.is_ok_and(|free| free < 2) && !self.session.is_child() {
-            return Err(self.ended.get().map_or(PushError::Full, |ended| PushError::Ended(ended.status())));
+            return Err(self.not_pushed(ring::PushError::Full));
         }
         let extended = Descriptor { flags: descriptor.flags | Flags::EXTENDED, ..*descriptor };
         self.push_entry(&extended.to_entry())?;
@@ -325,9 +325,12 @@ impl Client {
     }
 
     #[cold]
-    fn not_pushed(&self, error: ring::PushError) -> PushError {
-        if let ring::PushError::BadPosition(_) = error {
-            self.end(Ended::Broken("an impossible position of the submission ring"));
+    fn not_pushed(&mut self, error: ring::PushError) -> PushError {
+        match error {
+            ring::PushError::Full => self.nothing_came(),
+            ring::PushError::BadPosition(_) => {
+                self.end(Ended::Broken("an impossible position of the submission ring"));
+            }
         }
         self.ended.get().map_or(PushError::Full, |ended| PushError::Ended(ended.status()))
     }

@@ -5,7 +5,7 @@ use super::{BatchError, Client, ClientError, Ended, Outcome, Ticket};
 use crate::ring::stop_seen;
 use crate::sync::spin_loop;
 use ring_abi::{Span, SpanFlags, Status};
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -21,16 +21,20 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Longest sleep of a producer whose ring is full: nobody wakes it.
 const FULL_SLEEP: Duration = Duration::from_micros(200);
 
+/// A client that never sleeps does not meet the end of its wake socket: it looks for it when nothing has come for so long.
+const QUIET_MAX: Duration = Duration::from_millis(500);
+
 /// Most wake-ups taken from the socket in one go.
 const WAKES_MAX: usize = 64;
 
 impl Client {
-    /// The next span, without a system call. Batches that have a [`Ticket`] are kept account of as well, so that it does
+    /// The next span. Makes no system call, except that it looks twice a second whether the engine is still there while
+    /// nothing comes. Batches that have a [`Ticket`] are kept account of as well, so that it does
     /// not matter whether spans are taken here or by a wait. (But a wait keeps the spans that tickets account for: here
     /// come those that no wait took.)
     ///
-    /// An engine that was killed is only noticed by [`disarm`](Self::disarm) and by the waits, which look at the wake
-    /// socket.
+    /// An engine that was killed is so noticed by every way to use a client: this, [`push`](Self::push), the waits, and
+    /// [`disarm`](Self::disarm).
     ///
     /// # Errors
     /// The session has ended, and every span that was published before has been taken.
@@ -50,7 +54,9 @@ impl Client {
         if let Some(reason) = stopped {
             self.end(Ended::Stopped(reason));
         }
-        self.usable().map(|()| None)
+        self.usable()?;
+        self.nothing_came();
+        Ok(None)
     }
 
     /// Waits for the outcome of a batch. A batch that ended with its buffers still held
@@ -186,7 +192,10 @@ impl Client {
             return Err(ended.into());
         }
         let span = match self.areas.cq.pop() {
-            Ok(Some(entry)) => Span::from_entry(&entry),
+            Ok(Some(entry)) => {
+                self.quiet_since = None;
+                Span::from_entry(&entry)
+            }
             Ok(None) => return Ok(None),
             Err(_) => return Err(self.broken("an impossible position of the completion ring")),
         };
@@ -252,6 +261,7 @@ impl Client {
             if over || stopped.is_some() {
                 return false;
             }
+            self.nothing_came();
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return false;
@@ -289,6 +299,23 @@ impl Client {
         }
     }
 
+    /// To be called when there is nothing to take. If that has been so for long, looks whether the engine is still there;
+    /// its end is reported by the next call, which first takes what was published before.
+    pub(super) fn nothing_came(&mut self) {
+        let now = Instant::now();
+        let since = *self.quiet_since.get_or_insert(now);
+        if now - since < QUIET_MAX {
+            return;
+        }
+        self.quiet_since = Some(now);
+        // The wake-ups stay in the socket, for whoever waits at it.
+        let mut wake = [PollFd::new(&self.wake, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::event::poll(&mut wake, Some(&at_once)).is_ok() && wake[0].revents().contains(PollFlags::HUP) {
+            self.end(Ended::Gone);
+        }
+    }
+
     fn drain_wake(&mut self) {
         let mut bytes = [0; 64];
         for _ in 0..WAKES_MAX {
@@ -318,6 +345,7 @@ impl Client {
                 self.end(Ended::Stopped(reason));
             }
             self.usable()?;
+            self.nothing_came();
             if start.elapsed() < self.spin {
                 self.pause();
             } else {
