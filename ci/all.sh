@@ -9,7 +9,7 @@ if ! command -v valgrind >/dev/null && command -v apt-get >/dev/null && [ "$(id 
 fi
 
 not_run=()
-for check in lint test loom miri instructions read; do
+for check in lint test confined loom miri instructions read; do
     echo "== $check"
     start=$SECONDS
     status=0

@@ -301,10 +301,11 @@ fn a_client_that_makes_its_descriptors_block_holds_nobody_up() {
     let _alone = alone();
     let engine = engine();
     let mut evil = RawClient::attach(engine.connect().unwrap(), 8, 8, 0);
-    for fd in [&evil.doorbell, &evil.wake] {
+    let make_it_block = |fd: &OwnedFd| {
         let flags = rustix::fs::fcntl_getfl(fd).unwrap();
         rustix::fs::fcntl_setfl(fd, flags & !OFlags::NONBLOCK).unwrap();
-    }
+    };
+    make_it_block(&evil.wake);
     // The wake socket towards the client: one byte for every sleep that the engine has to end, more than it holds.
     for sleep in 1..=2000 {
         evil.areas.client_sleep.store(sleep, Relaxed);
@@ -316,8 +317,11 @@ fn a_client_that_makes_its_descriptors_block_holds_nobody_up() {
         waiting += 1;
     }
     assert!((100..2000).contains(&waiting), "the socket was not full: {waiting} bytes");
-    // The doorbell's counter: the next write of anybody would wait.
-    rustix::io::write(&evil.doorbell, &(u64::MAX - 1).to_ne_bytes()).ok();
+    // The doorbell's counter: the next write of anybody would wait. If the engine has slept it is not 0 yet, and there is
+    // no room for this.
+    let _ = rustix::io::read(&evil.doorbell, &mut [0; 8]);
+    rustix::io::write(&evil.doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    make_it_block(&evil.doorbell);
     rustix::net::send(&evil.wake, &[0; 1 << 20], SendFlags::DONTWAIT).ok();
     for sleep in 3000..3100 {
         evil.areas.client_sleep.store(sleep, Relaxed);
