@@ -27,6 +27,8 @@ pub mod engine;
 #[doc(hidden)]
 pub mod mappings;
 #[cfg(not(scatter_ring_loom))]
+pub mod owner;
+#[cfg(not(scatter_ring_loom))]
 mod pack;
 // Public for the tests that compare them with the executable model; not part of the interface.
 #[cfg(not(scatter_ring_loom))]

@@ -5,7 +5,7 @@ mod support;
 
 use ring_abi::{Descriptor, Features, Flags, Message, Opcode, Status};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use scatter_ring::attach::Socket;
+use scatter_ring::attach::{AttachError, Socket};
 use scatter_ring::client::{BatchError, Client, ClientError, PushError, Region, Setup, Ticket};
 use scatter_ring::region::Rights;
 use std::collections::HashSet;
@@ -306,7 +306,7 @@ fn an_engine_that_is_killed_under_load_is_noticed_by_everybody_and_can_be_starte
             old.push(loaded);
         }
         let error = Client::attach(&path).unwrap_err();
-        assert!(matches!(error, ClientError::NobodyListens { .. }), "{error}");
+        assert!(matches!(error, ClientError::Attach(AttachError::NobodyListens { .. })), "{error}");
     }
     let mut engine = Running::engine(&path, &["--workers", "1"]);
     assert_eq!(names_in(directory.path()), ["socket"]);

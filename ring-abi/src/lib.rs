@@ -70,6 +70,7 @@ mod area;
 mod descriptor;
 mod message;
 mod span;
+pub mod staged;
 mod status;
 
 pub use area::{HEADER_WORDS, Header, complete, stop_reason, stop_word, submit};
@@ -78,6 +79,7 @@ pub use message::{
     BadMessage, Kind, MESSAGE_BYTES, MESSAGE_FDS_MAX, Message, NAME_BYTES_MAX, NO_ANSWER, abi_matches, abi_word,
 };
 pub use span::{Route, Span, SpanFlags, Stage};
+pub use staged::{Command, CommandOp, CommandResult, PieceRecord};
 pub use status::Status;
 
 /// The first eight bytes of a complete area: `SCATRING` read as a little-endian integer.
@@ -128,8 +130,10 @@ impl Features {
     pub const NOTIFY: u64 = 1 << 3;
     /// Regions of other hosts.
     pub const PEERS: u64 = 1 << 4;
+    /// Memory that is packed and unpacked by the process that owns it: [`Kind::STAGE`], [`Kind::LEND`].
+    pub const STAGED: u64 = 1 << 5;
     /// Every bit with a meaning in this version.
-    pub const KNOWN: u64 = Self::LOCAL | Self::INDEX | Self::EXTENSION | Self::NOTIFY | Self::PEERS;
+    pub const KNOWN: u64 = Self::LOCAL | Self::INDEX | Self::EXTENSION | Self::NOTIFY | Self::PEERS | Self::STAGED;
 
     /// The bits of `self` that `other` does not have.
     #[must_use]

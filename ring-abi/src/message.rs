@@ -44,6 +44,11 @@ impl Kind {
     pub const CLOSE: Kind = Kind(5);
     /// Cancels a batch. args: position of its first descriptor.
     pub const CANCEL: Kind = Kind(6);
+    /// Makes this an owner session: see [`staged`](crate::staged). Must come before any descriptor; comes once. args:
+    /// slots; bytes per slot. Answer: slots and bytes per slot, as granted: not more. Descriptors: slots, lists.
+    pub const STAGE: Kind = Kind(7);
+    /// Makes memory that the engine cannot map a region of this owner session. args: bytes; rights. Answer: handle.
+    pub const LEND: Kind = Kind(8);
     /// Set in the answer to a message of that kind.
     pub const ANSWER: u16 = 0x8000;
 

@@ -10,14 +10,17 @@
 //!   end-of-file means that the engine is gone.
 
 mod areas;
+mod hello;
 mod socket;
 
 pub use areas::{ClientAreas, EngineAreas, RingWords};
+pub(crate) use hello::{ANSWER_LIMIT, Greeted, connect, granted, hello, poll, receive_until, send_until};
 pub use socket::{Received, Socket};
 
 use crate::region::RegionError;
 use ring_abi::Status;
 use std::io;
+use std::path::PathBuf;
 
 /// Why attaching, or a request on the attach socket, failed.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +32,41 @@ pub enum AttachError {
         status: Status,
         /// What and where, for people.
         text: String,
+    },
+    /// No socket at this path.
+    #[error("no socket at {}: is `scatter-ring serve` running, and is this its path?", path.display())]
+    NoSocket {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A socket that nobody listens on.
+    #[error("nobody listens at {} (connection refused): is `scatter-ring serve` running?", path.display())]
+    NobodyListens {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The socket or its directory is not accessible.
+    #[error(
+        "not permitted to use {}: run as the user of the engine, or get access to the socket and its directory",
+        path.display()
+    )]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The engine speaks another version of the ABI.
+    #[error("the engine speaks ABI {engine}, this process {client}: use the same scatter-ring version on both sides")]
+    Version {
+        /// The engine's version, if it said.
+        engine: String,
+        /// This library's.
+        client: String,
+    },
+    /// The engine has not answered in time.
+    #[error("the engine did not answer within {seconds} s")]
+    NoAnswer {
+        /// How long it was given.
+        seconds: u64,
     },
     /// The other side sent something that this version does not understand.
     #[error("not understood: {0}")]
@@ -63,6 +101,11 @@ impl AttachError {
     pub fn status(&self) -> Status {
         match self {
             AttachError::Refused { status, .. } => *status,
+            AttachError::NoSocket { .. } | AttachError::NobodyListens { .. } | AttachError::NoAnswer { .. } => {
+                Status::ENGINE_LOST
+            }
+            AttachError::NotPermitted { .. } => Status::NOT_ALLOWED,
+            AttachError::Version { .. } => Status::VERSION_MISMATCH,
             AttachError::BadMessage(_) => Status::BAD_MESSAGE,
             AttachError::Closed => Status::ENGINE_LOST,
             AttachError::Region(e) => e.status(),

@@ -5,41 +5,11 @@ use crate::region::RegionError;
 use ring_abi::{Field, Span, Stage, Status};
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 
 /// Why a session could not be set up, or a request was not granted.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No socket at this path.
-    #[error("no socket at {}: is `scatter-ring serve` running, and is this its path?", path.display())]
-    NoSocket {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// A socket that nobody listens on.
-    #[error("nobody listens at {} (connection refused): is `scatter-ring serve` running?", path.display())]
-    NobodyListens {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// The socket or its directory is not accessible.
-    #[error(
-        "not permitted to use {}: run as the user of the engine, or get access to the socket and its directory",
-        path.display()
-    )]
-    NotPermitted {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// The engine speaks another version of the ABI.
-    #[error("the engine speaks ABI {engine}, this client {client}: use the same scatter-ring version on both sides")]
-    Version {
-        /// The engine's version, if it said.
-        engine: String,
-        /// This library's.
-        client: String,
-    },
-    /// A message of the attach socket: refused by the engine, or not understood.
+    /// Attaching failed, or a request was refused by the engine, not answered in time or not understood.
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// Memory cannot be used as a region, or a range is outside it.
@@ -74,12 +44,6 @@ pub enum ClientError {
     /// The engine did something that the protocol does not allow; the session has ended.
     #[error("the session has ended because the engine broke its protocol: {0}")]
     Broken(&'static str),
-    /// The engine has not answered in time.
-    #[error("the engine did not answer within {seconds} s")]
-    NoAnswer {
-        /// How long it was given.
-        seconds: u64,
-    },
     /// The kernel refused.
     #[error("{operation}: {source}")]
     System {
@@ -91,19 +55,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    pub(super) fn system(operation: &'static str) -> impl FnOnce(rustix::io::Errno) -> ClientError {
-        move |errno| ClientError::System { operation, source: errno.into() }
-    }
-
     /// The code for it.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
-            ClientError::NoSocket { .. } | ClientError::NobodyListens { .. } | ClientError::NoAnswer { .. } => {
-                Status::ENGINE_LOST
-            }
-            ClientError::NotPermitted { .. } | ClientError::Busy => Status::NOT_ALLOWED,
-            ClientError::Version { .. } => Status::VERSION_MISMATCH,
+            ClientError::Busy => Status::NOT_ALLOWED,
             ClientError::Attach(e) => e.status(),
             ClientError::Region(e) => e.status(),
             ClientError::NotLocal => Status::NO_RIGHT,

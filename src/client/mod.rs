@@ -49,7 +49,7 @@ pub use outcome::{Outcome, Times};
 pub use pending::Ticket;
 pub use rows::{Missing, RowNumbers, Rows, Tile};
 
-use crate::attach::{ClientAreas, Socket};
+use crate::attach::{self, ClientAreas, Socket};
 use crate::ring::{Sleeper, Waker};
 use pending::Pending;
 use produce::Building;
@@ -155,7 +155,7 @@ impl Client {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_with(path: impl AsRef<Path>, setup: &Setup) -> Result<Client, ClientError> {
-        Self::over(session::connect(path.as_ref())?, setup)
+        Self::over(attach::connect(path.as_ref())?, setup)
     }
 
     /// Attaches over a connected socket, for an engine in this process.

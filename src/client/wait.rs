@@ -1,7 +1,7 @@
 //! Completions: taking spans, and sleeping until there are some.
 
-use super::session::poll;
 use super::{BatchError, Client, ClientError, Ended, Outcome, Ticket};
+use crate::attach::poll;
 use crate::ring::stop_seen;
 use crate::sync::spin_loop;
 use ring_abi::{Span, SpanFlags, Status};

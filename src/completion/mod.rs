@@ -6,7 +6,7 @@
 use crate::pipeline::Outcome;
 use crate::ring::{BadPosition, Producer, PushError, Waker, Words};
 use crate::sync::AtomicU64;
-use ring_abi::SPANS_PER_BATCH;
+use ring_abi::{Command, SPANS_PER_BATCH};
 
 /// The engine's end of one completion ring.
 #[derive(Debug)]
@@ -52,6 +52,15 @@ impl<W: Words> Completions<W> {
         self.reserved -= 1 + outcome.frees;
         self.known_free += outcome.frees;
         Ok(())
+    }
+
+    /// Writes a command for an owner, in whose ring there are no spans; it is seen after the next
+    /// [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// If the owner's head is impossible, or it has not freed the places of commands that it has answered.
+    pub fn push_command(&mut self, command: &Command) -> Result<(), PushError> {
+        self.cq.push(&command.to_entry())
     }
 
     /// Shows the spans to the client; true if it sleeps and is to be woken.

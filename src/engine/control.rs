@@ -5,10 +5,13 @@ use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
 use super::log::Pace;
 use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, ring_bell};
+use super::memory::Memory;
 use super::session::{Session, Shown, Wires};
+use super::staging::Staging;
 use crate::attach::{AttachError, EngineAreas, Received, Socket};
 use crate::region::{HandleTable, Trust};
 use crate::stats::{self, Stats};
+use ring_abi::staged::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, is_staging};
 use ring_abi::{Features, Header, Kind, Message, NO_ANSWER, Status, abi_matches, abi_word};
 use rustix::event::EventfdFlags;
 use rustix::event::Timespec;
@@ -31,6 +34,10 @@ pub(super) struct Attached {
     greeted: bool,
     detaching: bool,
     pub(super) peer: Peer,
+    /// Entries of its smaller ring.
+    ring_capacity: u32,
+    /// It is an owner session.
+    pub(super) staged: bool,
     pub(super) handles: HandleTable<Held>,
     /// Bytes of regions that it has registered and that are still mapped.
     pub(super) region_bytes: u64,
@@ -71,6 +78,8 @@ impl Attached {
             greeted: false,
             detaching: false,
             peer,
+            ring_capacity: 0,
+            staged: false,
             handles: HandleTable::new(regions_max),
             region_bytes: 0,
             exports: 0,
@@ -216,9 +225,9 @@ impl Control {
                 let question = Message::new(Kind::CANCEL, request, [0; 8]);
                 self.answer(session, &question, status, [0; 8]);
             }
-            Event::Detached(session) => {
+            Event::Detached(session, staging) => {
                 let (id, shown) = (session.id, session.shown);
-                drop(session);
+                drop((session, staging));
                 self.session_ended(id, &shown);
                 self.forget(id);
             }
@@ -241,7 +250,7 @@ impl Control {
             Request::Listen { listener, path } => self.add_listener(listener, path),
             Request::Export { name, region, answer } => {
                 let rights = region.rights();
-                let status = match self.export(&name, Export { session: 0, region, rights }) {
+                let status = match self.export(&name, Export { session: 0, memory: Memory::Mapped(region), rights }) {
                     Ok(()) => Status::OK,
                     Err(refusal) => refusal.0,
                 };
@@ -250,7 +259,7 @@ impl Control {
             }
             Request::Unadopt { name, answer } => {
                 if let Some(export) = self.exports.remove(&name) {
-                    self.withdraw_everywhere(export.region, None, Answer::Channel(answer));
+                    self.withdraw_everywhere(export.memory, None, Answer::Channel(answer));
                 }
             }
             Request::Stop { within } => {
@@ -376,6 +385,8 @@ impl Control {
             (true, Kind::REGISTER) => self.register(id, &question, &received.fds),
             (true, Kind::EXPORT) => self.export_for(id, &question),
             (true, Kind::OPEN) => self.open(id, &question),
+            (true, Kind::STAGE) => return self.stage(id, &question),
+            (true, Kind::LEND) => self.lend(id, &question),
             (true, Kind::CLOSE) => match self.close(id, &question) {
                 Ok(()) => return,
                 Err(refusal) => Err(refusal),
@@ -403,6 +414,7 @@ impl Control {
                 if let Some(unsaid) = self.pace.next(Instant::now()) {
                     tracing::info!(session = id, user, pid, unsaid, "session begun");
                 }
+                attached.ring_capacity = (question.args[3] as u32).min((question.args[3] >> 32) as u32);
                 self.command(Command::Attach(Box::new(session)));
                 let fds = [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd()];
                 let sent = self.sessions[&id].socket.send(&answer, &fds);
@@ -460,6 +472,42 @@ impl Control {
         Ok((session, answer, [submit, complete, doorbell_for_client, wake_for_client]))
     }
 
+    /// Makes an owner session of a session.
+    fn stage(&mut self, id: u64, question: &Message) {
+        let [slots, slot_bytes, ..] = question.args;
+        if self.sessions.get(&id).is_none_or(|attached| attached.staged) {
+            return self.detach(id, Status::BAD_MESSAGE);
+        }
+        if let Err(refusal) = self.has_bytes_for(id, slots.saturating_mul(slot_bytes)) {
+            return self.refuse(id, question, &refusal);
+        }
+        let Some(attached) = self.sessions.get_mut(&id) else { return };
+        let made = if is_staging(slots, slot_bytes) {
+            Staging::create(slots, slot_bytes as u32, attached.ring_capacity)
+                .map_err(|error| Refusal::new(Status::NO_MEMORY, error.to_string()))
+        } else {
+            let text = format!(
+                "{slots} slots of {slot_bytes} bytes: {SLOTS_MIN} to {SLOTS_MAX} slots of {SLOT_BYTES_MIN} to \
+                 {SLOT_BYTES_MAX} bytes, in pages of 4096"
+            );
+            Err(Refusal::new(Status::INVALID_SETTING, text))
+        };
+        match made {
+            Err(refusal) => self.refuse(id, question, &refusal),
+            Ok((staging, [slots, lists])) => {
+                attached.staged = true;
+                attached.region_bytes += u64::from(staging.slot_count()) * slot_bytes;
+                let granted = [staging.slot_count().into(), slot_bytes, 0, 0, 0, 0, 0, 0];
+                let answer = question.answer(Status::OK, granted);
+                // First, so that the poller knows before the owner can.
+                self.command(Command::Stage { session: id, staging: Box::new(staging) });
+                if self.sessions[&id].socket.send(&answer, &[slots.as_fd(), lists.as_fd()]).is_err() {
+                    self.detach(id, Status::BAD_MESSAGE);
+                }
+            }
+        }
+    }
+
     /// The client is gone, or is to go: nothing of it is used any more once the poller has drained it.
     fn detach(&mut self, id: u64, reason: Status) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -483,8 +531,8 @@ impl Control {
         for closing in &mut self.closings {
             closing.waiting.retain(|user| user.0 != id);
         }
-        for region in session.handles.iter().filter(|(_, held)| held.own).filter_map(|(_, held)| held.region.clone()) {
-            self.withdraw_everywhere(region, None, Answer::Nobody);
+        for memory in session.handles.iter().filter(|(_, held)| held.own).filter_map(|(_, held)| held.memory.clone()) {
+            self.withdraw_everywhere(memory, None, Answer::Nobody);
         }
         self.finish_closings();
         session.socket.discard();
@@ -560,7 +608,7 @@ fn arguments(kind: Kind) -> Option<usize> {
     match kind {
         Kind::HELLO => Some(5),
         Kind::REGISTER => Some(3),
-        Kind::EXPORT => Some(2),
+        Kind::EXPORT | Kind::STAGE | Kind::LEND => Some(2),
         Kind::OPEN | Kind::CLOSE | Kind::CANCEL => Some(1),
         _ => None,
     }

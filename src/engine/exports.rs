@@ -4,6 +4,7 @@
 
 use super::control::{Control, Refusal};
 use super::mail::Command;
+use super::memory::{Lent, Memory};
 use super::session::Granted;
 use crate::region::{Region, Rights, Trust};
 use crate::stats;
@@ -12,19 +13,22 @@ use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// A region that a client has registered or opened.
+/// The user half of a 57-bit address space: no region is longer.
+const LENT_BYTES_MAX: u64 = 1 << 56;
+
+/// A region that a client has registered, lent or opened.
 pub(super) struct Held {
     /// `None`: opened, and withdrawn by its owner; a client that keeps the handle does not keep the memory.
-    pub region: Option<Arc<Region>>,
+    pub memory: Option<Memory>,
     pub rights: Rights,
-    /// It was registered by this client.
+    /// It was registered or lent by this client.
     pub own: bool,
 }
 
 pub(super) struct Export {
     /// 0 for memory of the engine's process.
     pub session: u64,
-    pub region: Arc<Region>,
+    pub memory: Memory,
     pub rights: Rights,
 }
 
@@ -35,7 +39,7 @@ pub(super) struct Closing {
     /// Whose registration it is; its bytes count until it is over.
     pub registered_by: Option<u64>,
     /// Unmapped when the last user is gone, and on this thread.
-    pub region: Option<Arc<Region>>,
+    pub memory: Option<Memory>,
 }
 
 pub(super) enum Answer {
@@ -56,7 +60,8 @@ impl Control {
         let trust = if is_same_user { self.trust } else { Trust::Sealed };
         let region = Region::from_fd(fd, offset, bytes, rights, trust)
             .map_err(|error| Refusal::new(error.status(), error.to_string()))?;
-        let handle = self.hold(id, Held { region: Some(Arc::new(region)), rights, own: true })?;
+        let memory = Memory::Mapped(Arc::new(region));
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights, own: true })?;
         if let Some(session) = self.sessions.get_mut(&id) {
             session.region_bytes += bytes;
         }
@@ -64,7 +69,21 @@ impl Control {
         Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
     }
 
-    fn has_bytes_for(&self, id: u64, bytes: u64) -> Result<(), Refusal> {
+    /// A region of an owner session, which packs and unpacks it.
+    pub(super) fn lend(&mut self, id: u64, question: &Message) -> Result<[u64; 8], Refusal> {
+        let (bytes, rights) = (question.args[0], rights(question.args[1])?);
+        if self.sessions.get(&id).is_none_or(|session| !session.staged) {
+            return Err(Refusal::new(Status::NOT_ALLOWED, "only an owner session lends: STAGE comes first"));
+        }
+        if bytes == 0 || bytes > LENT_BYTES_MAX {
+            return Err(Refusal::new(Status::INVALID_SETTING, format!("a region of {bytes} bytes")));
+        }
+        let lent = |handle| Memory::Lent(Arc::new(Lent { owner: id, handle, bytes }));
+        let handle = self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true })?;
+        Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    pub(super) fn has_bytes_for(&self, id: u64, bytes: u64) -> Result<(), Refusal> {
         let (limit, has) = (self.limits.region_bytes, self.sessions.get(&id).map_or(0, |session| session.region_bytes));
         if has.checked_add(bytes).is_none_or(|sum| sum > limit) {
             let text =
@@ -80,14 +99,14 @@ impl Control {
         if !held.own || !held.rights.covers(rights) {
             return Err(Refusal::new(Status::NO_RIGHT, "only a region of one's own, with rights that it has"));
         }
-        let Some(region) = held.region.clone().filter(|region| !region.is_lost()) else {
+        let Some(memory) = held.memory.clone().filter(|memory| !memory.is_lost()) else {
             return Err(Refusal::new(Status::REGION_GONE, ""));
         };
         let names_max = self.limits.regions as usize;
         if self.sessions.get(&id).is_none_or(|session| session.exports >= names_max) {
             return Err(Refusal::new(Status::LIMIT_EXCEEDED, format!("{names_max} names (limit regions)")));
         }
-        self.export(question.name(), Export { session: id, region, rights })?;
+        self.export(question.name(), Export { session: id, memory, rights })?;
         if let Some(session) = self.sessions.get_mut(&id) {
             session.exports += 1;
         }
@@ -112,23 +131,24 @@ impl Control {
         if !export.rights.covers(wanted) {
             return Err(Refusal::new(Status::NO_RIGHT, "the export does not grant this"));
         }
-        if export.region.is_lost() {
+        if export.memory.is_lost() {
             return Err(Refusal::new(Status::REGION_GONE, "its file was cut short, or has no memory for a page"));
         }
-        let region = export.region.clone();
-        let bytes = region.bytes();
-        let handle = self.hold(id, Held { region: Some(region), rights: wanted, own: false })?;
+        let memory = export.memory.clone();
+        let bytes = memory.extent().bytes;
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false })?;
         Ok([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0])
     }
 
-    pub(super) fn hold(&mut self, id: u64, held: Held) -> Result<Handle, Refusal> {
+    pub(super) fn hold(&mut self, id: u64, held: impl FnOnce(Handle) -> Held) -> Result<Handle, Refusal> {
         let regions_max = self.limits.regions;
         let session = self.sessions.get_mut(&id).ok_or_else(|| Refusal::new(Status::STOPPING, ""))?;
-        let granted = Granted { region: held.region.clone(), rights: held.rights };
         let handle = session
             .handles
-            .insert(held)
-            .map_err(|_| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
+            .insert_with(held)
+            .ok_or_else(|| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
+        let Held { memory, rights, .. } = self.held(id, handle.0.into())?;
+        let granted = Granted { memory: memory.clone(), rights: *rights };
         self.command(Command::Grant { session: id, handle, granted });
         Ok(handle)
     }
@@ -150,29 +170,29 @@ impl Control {
         let removed = self.sessions.get_mut(&id).and_then(|session| session.handles.remove(handle));
         let Some(held) = removed else { return Ok(()) };
         self.command(Command::Withdraw { session: id, handle, leave_mark: false });
-        if let Some(region) = held.region.clone().filter(|_| held.own) {
+        if let Some(memory) = held.memory.clone().filter(|_| held.own) {
             let names = self.exports.len();
-            self.exports.retain(|_, export| !Arc::ptr_eq(&export.region, &region));
+            self.exports.retain(|_, export| !export.memory.is(&memory));
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.exports -= names - self.exports.len();
             }
-            self.withdraw_everywhere(region, Some((id, handle)), answer);
+            self.withdraw_everywhere(memory, Some((id, handle)), answer);
         } else {
             let waiting = vec![(id, handle)];
-            self.closings.push(Closing { waiting, answer, registered_by: None, region: held.region });
+            self.closings.push(Closing { waiting, answer, registered_by: None, memory: held.memory });
         }
         Ok(())
     }
 
     /// Takes a region away from everybody who has opened it; `owner` has been told already.
-    pub(super) fn withdraw_everywhere(&mut self, region: Arc<Region>, owner: Option<(u64, Handle)>, answer: Answer) {
-        region.withdraw();
+    pub(super) fn withdraw_everywhere(&mut self, memory: Memory, owner: Option<(u64, Handle)>, answer: Answer) {
+        memory.withdraw();
         let mut waiting: Vec<(u64, Handle)> = owner.into_iter().collect();
         for (id, session) in &mut self.sessions {
-            let uses = |held: &Held| held.region.as_ref().is_some_and(|held| Arc::ptr_eq(held, &region));
+            let uses = |held: &Held| held.memory.as_ref().is_some_and(|held| held.is(&memory));
             let opened: Vec<Handle> = session.handles.iter().filter(|(_, held)| uses(held)).map(|(h, _)| h).collect();
             for handle in opened {
-                session.handles.get_mut(handle).and_then(|held| held.region.take());
+                session.handles.get_mut(handle).and_then(|held| held.memory.take());
                 waiting.push((*id, handle));
             }
         }
@@ -180,13 +200,13 @@ impl Control {
             self.command(Command::Withdraw { session, handle, leave_mark: true });
         }
         // Who has closed it already may still have transfers under way; the poller has been told.
-        let of_region = |closing: &&Closing| closing.region.as_ref().is_some_and(|r| Arc::ptr_eq(r, &region));
+        let of_region = |closing: &&Closing| closing.memory.as_ref().is_some_and(|m| m.is(&memory));
         waiting.extend(self.closings.iter().filter(of_region).flat_map(|closing| closing.waiting.iter().copied()));
         if waiting.is_empty() {
             self.closed(answer);
         } else {
             let registered_by = owner.map(|(session, _)| session);
-            self.closings.push(Closing { waiting, answer, registered_by, region: Some(region) });
+            self.closings.push(Closing { waiting, answer, registered_by, memory: Some(memory) });
         }
     }
 
@@ -200,7 +220,7 @@ impl Control {
     pub(super) fn finish_closings(&mut self) {
         for closing in self.closings.extract_if(.., |closing| closing.waiting.is_empty()).collect::<Vec<_>>() {
             let registered_by = closing.registered_by.and_then(|id| self.sessions.get_mut(&id));
-            if let (Some(session), Some(region)) = (registered_by, &closing.region) {
+            if let (Some(session), Some(Memory::Mapped(region))) = (registered_by, &closing.memory) {
                 session.region_bytes -= region.bytes();
             }
             self.closed(closing.answer);

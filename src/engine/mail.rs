@@ -2,6 +2,7 @@
 
 use super::EngineError;
 use super::session::{Granted, Session};
+use super::staging::Staging;
 use crate::attach::{AttachError, Socket};
 use crate::region::Region;
 use ring_abi::{Handle, Status};
@@ -16,6 +17,11 @@ use std::time::Duration;
 /// From the control thread to the poller.
 pub(super) enum Command {
     Attach(Box<Session>),
+    /// Makes it an owner session.
+    Stage {
+        session: u64,
+        staging: Box<Staging>,
+    },
     Grant {
         session: u64,
         handle: Handle,
@@ -54,8 +60,8 @@ pub(super) enum Event {
         request: u64,
         status: Status,
     },
-    /// The session has drained.
-    Detached(Box<Session>),
+    /// The session has drained; with its slots, if it was an owner's.
+    Detached(Box<Session>, Option<Box<Staging>>),
     /// The poller is gone, in good order or by a panic, and its workers with it.
     PollerGone,
 }

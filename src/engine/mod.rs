@@ -27,9 +27,12 @@ mod exports;
 mod listen;
 mod log;
 mod mail;
+mod memory;
 mod poller;
 mod rows;
 mod session;
+mod staged;
+mod staging;
 
 pub use crate::stats::Counters;
 pub use config::{Config, Limits};
@@ -50,7 +53,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What this engine offers its clients.
-pub const FEATURES: Features = Features(Features::LOCAL | Features::INDEX | Features::EXTENSION);
+pub const FEATURES: Features = Features(Features::LOCAL | Features::INDEX | Features::EXTENSION | Features::STAGED);
 
 /// An engine whose poller is the caller's to drive: see [`poll_once`](Self::poll_once), or [`start`](Self::start) it on a
 /// thread of its own.

@@ -2,10 +2,12 @@
 
 use super::crowd::Crowd;
 use super::mail::{Command, Event, Outbox};
+use super::memory::Memory;
 use super::session::{Clock, Session, Shared, State};
+use super::staged::Stagings;
 use crate::pack::{PollerBell, Window, Workers};
+use crate::region::ForkGuard;
 use crate::region::copy::RowQueue;
-use crate::region::{ForkGuard, Region};
 use crate::ring::{PushError, Sleeper};
 use crate::sync::AtomicU64;
 use crossbeam_utils::CachePadded;
@@ -56,7 +58,7 @@ struct Withdrawing {
     slot: usize,
     session: u64,
     handle: Handle,
-    region: Arc<Region>,
+    memory: Memory,
 }
 
 /// Marks the bell among the doorbells in epoll events.
@@ -86,7 +88,13 @@ impl Poller {
         let lists = (0..workers.tasks_max()).map(|_| Box::default()).collect();
         Ok(Poller {
             sessions: Vec::new(),
-            shared: Shared { workers, window: Window::default(), rows: RowQueue::new(), lists },
+            shared: Shared {
+                workers,
+                window: Window::default(),
+                rows: RowQueue::new(),
+                lists,
+                stagings: Stagings::default(),
+            },
             commands,
             _farewell: Farewell(outbox.clone()),
             outbox,
@@ -161,9 +169,20 @@ impl Poller {
         if self.is_stopped {
             self.end_finished();
         }
+        self.send_commands();
         self.report_withdrawn();
         self.give_back_drained();
         busy
+    }
+
+    /// Sends owners what this round's turns have for them.
+    fn send_commands(&mut self) {
+        for session in self.sessions.iter_mut().flatten().filter(|session| session.is_owner) {
+            let Some(staging) = self.shared.stagings.get_mut(session.id) else { continue };
+            if session.state == State::Serving && session.send_commands(staging).is_err() {
+                session.end(Status::BAD_RING);
+            }
+        }
     }
 
     pub fn is_finished(&self) -> bool {
@@ -200,6 +219,14 @@ impl Poller {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Attach(session) => self.attach(*session),
+            Command::Stage { session: id, staging } => {
+                if let Some((_, session)) = self.find(id) {
+                    match session.become_owner() {
+                        Ok(()) => self.shared.stagings.insert(id, staging),
+                        Err(reason) => session.end(reason),
+                    }
+                }
+            }
             Command::Grant { session, handle, granted } => {
                 if let Some((_, session)) = self.find(session) {
                     session.grant(handle, granted);
@@ -209,7 +236,7 @@ impl Poller {
                 let found =
                     self.find(id).and_then(|(slot, session)| Some((slot, session.withdraw(handle, leave_mark)?)));
                 match found {
-                    Some((slot, region)) => self.withdrawing.push(Withdrawing { slot, session: id, handle, region }),
+                    Some((slot, memory)) => self.withdrawing.push(Withdrawing { slot, session: id, handle, memory }),
                     // Taken away before, by its owner: if transfers still use it, the report that comes after them
                     // answers this as well.
                     None if self.withdrawing.iter().any(|w| (w.session, w.handle) == (id, handle)) => {}
@@ -242,7 +269,7 @@ impl Poller {
         let events = EventFlags::IN | EventFlags::ET;
         if epoll::add(&self.epoll, &session.doorbell, EventData::new_u64(slot as u64), events).is_err() {
             // No memory for it: the client sees its session end.
-            return self.outbox.send(Event::Detached(Box::new(session)));
+            return self.outbox.send(Event::Detached(Box::new(session), None));
         }
         self.sessions[slot] = Some(session);
     }
@@ -262,8 +289,10 @@ impl Poller {
     /// Ends the sessions that have nothing under way, and all of them when the time for that is over.
     fn end_finished(&mut self) {
         let is_over = self.clock.now_ns() >= self.stop_ns;
+        // Others' batches may need the owners.
+        let owners_only = self.sessions.iter().flatten().all(|session| session.is_owner);
         for session in self.sessions.iter_mut().flatten() {
-            if is_over || session.is_finished() {
+            if is_over || session.is_finished() && (owners_only || !session.is_owner) {
                 session.end(Status::STOPPING);
             }
         }
@@ -271,9 +300,10 @@ impl Poller {
 
     /// Tells the control thread of regions that nobody uses any more in a session they were taken from.
     fn report_withdrawn(&mut self) {
-        let (sessions, outbox) = (&self.sessions, &self.outbox);
+        let (sessions, stagings, outbox) = (&self.sessions, &self.shared.stagings, &self.outbox);
         self.withdrawing.retain(|w| {
-            let in_use = sessions[w.slot].as_ref().is_some_and(|s| s.id == w.session && s.uses(&w.region));
+            let in_use = sessions[w.slot].as_ref().is_some_and(|s| s.id == w.session && s.uses(&w.memory))
+                || stagings.is_named(&w.memory);
             if !in_use {
                 outbox.send(Event::Withdrawn { session: w.session, handle: w.handle });
             }
@@ -286,7 +316,8 @@ impl Poller {
             if let Some(session) = slot.take_if(|session| session.is_drained()) {
                 // Fails only if the doorbell was never added.
                 let _ = epoll::delete(&self.epoll, &session.doorbell);
-                self.outbox.send(Event::Detached(Box::new(session)));
+                let staging = self.shared.stagings.remove(session.id);
+                self.outbox.send(Event::Detached(Box::new(session), staging));
             }
         }
     }

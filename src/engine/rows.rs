@@ -3,6 +3,7 @@
 //! They come by the hundred thousand, so all that can be done once for many is: regions are found once for rows that
 //! name the same ones, and the ledger hears of a whole run of rows at a time.
 
+use super::memory::Memory;
 use super::session::{Clock, Session, Shared, task_id};
 use crate::pack::{RowList, Run};
 use crate::pipeline::TransferId;
@@ -139,8 +140,8 @@ impl Session {
         }
         let sides = [(pair.handles as u32, Field::SRC_REGION), ((pair.handles >> 32) as u32, Field::DST_REGION)];
         let is_lost = |handle| {
-            let region = self.regions.get(Handle(handle)).and_then(|granted| granted.region.as_ref());
-            region.is_some_and(|region| region.is_lost())
+            let region = self.regions.get(Handle(handle)).and_then(|granted| granted.memory.as_ref());
+            region.is_some_and(Memory::is_lost)
         };
         let (handle, field) = sides.into_iter().find(|(handle, _)| is_lost(*handle))?;
         Some(Fault::new(Status::REGION_GONE, Stage::PACK, field, handle.into()))
@@ -174,7 +175,8 @@ impl Session {
             return Ok(popped);
         }
         // They were there for the rows, and go between turns only.
-        let kept = |handle| self.regions.get(Handle(handle)).and_then(|granted| granted.region.clone());
+        let kept =
+            |handle| self.regions.get(Handle(handle)).and_then(|granted| granted.memory.as_ref()?.mapped().cloned());
         let (src, dst) = (kept(pair.handles as u32), kept((pair.handles >> 32) as u32));
         let (src, dst) = src.zip(dst).expect("regions of this turn");
         self.ledger.took(popped.count, popped.last_user_data, popped.last, now_ns);
@@ -246,8 +248,8 @@ impl Session {
 
     #[cold]
     fn next_pair(&self, handles: u64, before: &Pair, in_run: bool) -> Option<Pair> {
-        let src = self.granted(handles as u32, Rights::READ).ok()?;
-        let dst = self.granted((handles >> 32) as u32, Rights::WRITE).ok()?;
+        let src = self.granted(handles as u32, Rights::READ).ok()?.mapped()?;
+        let dst = self.granted((handles >> 32) as u32, Rights::WRITE).ok()?.mapped()?;
         let may_be_lost = src.may_be_lost() || dst.may_be_lost();
         if in_run && (may_be_lost || before.may_be_lost) {
             return None;

@@ -1,12 +1,15 @@
 //! One client's ring pair in the poller: descriptors in, copies, spans out.
 
 use super::config::Limits;
+use super::memory::Memory;
 use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
+use super::staged::{StagedRun, Stagings};
+use super::staging::Staging;
 use crate::attach::{EngineAreas, RingWords};
 use crate::completion::Completions;
 use crate::pack::{Cut, Done, RowList, Run, TASK_BYTES, Window, Workers};
 use crate::pipeline::{Ledger, TransferId};
-use crate::plan::{self, Extent, Fault, Request, Shape, Transfer};
+use crate::plan::{self, Fault, Request, Shape, Transfer};
 use crate::region::copy::RowQueue;
 use crate::region::{HandleTable, Region, Rights, Word, guard};
 use crate::ring::{self, BadPosition, Consumer, PushError, Sleeper};
@@ -36,6 +39,9 @@ pub(super) struct Session {
     pub(super) runs: Box<[Option<Run>]>,
     /// Their numbers in ring order; those that have nothing left to cut leave.
     to_cut: std::collections::VecDeque<u32>,
+    /// Those that go through staging slots, under their ledger numbers, and these in ring order.
+    pub(super) staged: Box<[Option<StagedRun>]>,
+    pub(super) staged_order: std::collections::VecDeque<u32>,
     pub(super) streak: Streak,
     /// A descriptor whose extension slot has not come yet.
     half: Option<Descriptor>,
@@ -44,6 +50,9 @@ pub(super) struct Session {
     /// Mappings of this process that had been lost when it last looked.
     faults: u64,
     pub state: State,
+    /// An owner session: its rings carry commands and results.
+    pub is_owner: bool,
+    start_position: u64,
     /// It was left with work that it could not do yet: completion places or a fence.
     pub is_blocked: bool,
     held_bytes_max: u64,
@@ -77,7 +86,7 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Granted {
     /// `None`: withdrawn by its owner, and nobody uses it any more.
-    pub region: Option<Arc<Region>>,
+    pub memory: Option<Memory>,
     pub rights: Rights,
 }
 
@@ -111,6 +120,7 @@ pub(super) struct Shared {
     pub rows: RowQueue,
     /// Empty lists of rows for workers.
     pub lists: Vec<Box<RowList>>,
+    pub stagings: Stagings,
 }
 
 /// Slots taken from one ring in one turn: what a busy client can put before another one's descriptor.
@@ -135,6 +145,7 @@ impl Session {
         let batches = (cq_capacity / SPANS_PER_BATCH).min(limits.batches).clamp(1, BATCHES);
         Session {
             id,
+            start_position: areas.sq.position(),
             sq: areas.sq,
             completions: Completions::new(areas.cq),
             client_sleep: areas.client_sleep,
@@ -147,11 +158,14 @@ impl Session {
             ledger: Ledger::new(batches, TRANSFERS),
             runs: (0..TRANSFERS).map(|_| None).collect(),
             to_cut: std::collections::VecDeque::with_capacity(TRANSFERS as usize),
+            staged: (0..TRANSFERS).map(|_| None).collect(),
+            staged_order: std::collections::VecDeque::with_capacity(TRANSFERS as usize),
             streak: Streak::default(),
             half: None,
             at_fence: None,
             faults: guard::faults(),
             state: State::Serving,
+            is_owner: false,
             is_blocked: false,
             held_bytes_max: limits.held_bytes,
             stats,
@@ -176,6 +190,9 @@ impl Session {
     /// # Errors
     /// If the client's positions are impossible; the session is then to be ended.
     pub fn serve(&mut self, slot: u32, shared: &mut Shared, clock: Clock) -> Result<bool, PushError> {
+        if self.is_owner {
+            return Ok(self.take_results(&mut shared.stagings)?);
+        }
         let now_ns = clock.now_ns();
         self.ledger.expire(now_ns);
         let mut busy = false;
@@ -183,6 +200,7 @@ impl Session {
             busy |= self.take(slot, shared, clock, now_ns)?;
         }
         busy |= self.run_tasks(slot, shared, clock);
+        busy |= self.run_staged(shared, clock);
         if self.ledger.open_slots() > SLOTS_PER_BATCH_MAX {
             self.end(Status::BATCH_TOO_LONG);
         }
@@ -223,7 +241,7 @@ impl Session {
             return false;
         }
         self.faults = faults;
-        let mut regions = self.regions.iter().filter_map(|(_, granted)| granted.region.as_ref());
+        let mut regions = self.regions.iter().filter_map(|(_, granted)| granted.memory.as_ref());
         regions.any(|region| region.is_lost() && !region.may_be_lost())
     }
 
@@ -354,19 +372,21 @@ impl Session {
         }
         let (src, dst, index) = (src.map_err(|e| e.1)?.0, dst.map_err(|e| e.1)?.0, index.map_err(|e| e.1)?);
         let index = index.map(|found| found.0);
-        let transfer = shape.bounds(extent(src), extent(dst), index.map(|region| extent(region)))?;
+        let mapped = |memory: &Memory| memory.mapped().cloned().ok_or_else(|| lent_index(shape));
+        let region = index.map(mapped).transpose()?;
+        let transfer = shape.bounds(src.extent(), dst.extent(), index.map(Memory::extent))?;
         if transfer.is_empty() {
             return Ok(Checked::Nothing);
         }
-        Ok(Checked::Transfer(transfer, src.clone(), dst.clone(), index.cloned()))
+        Ok(Checked::Transfer(transfer, src.clone(), dst.clone(), region))
     }
 
     #[inline]
-    pub(super) fn granted(&self, handle: u32, rights: Rights) -> Result<&Arc<Region>, Status> {
+    pub(super) fn granted(&self, handle: u32, rights: Rights) -> Result<&Memory, Status> {
         let granted = self.regions.get(Handle(handle)).ok_or(Status::UNKNOWN_REGION)?;
-        let is_there = |region: &&Arc<Region>| !region.is_withdrawn() && !region.is_lost();
-        let region = granted.region.as_ref().filter(is_there).ok_or(Status::REGION_GONE)?;
-        if granted.rights.covers(rights) { Ok(region) } else { Err(Status::NO_RIGHT) }
+        let is_there = |memory: &&Memory| !memory.is_withdrawn() && !memory.is_lost();
+        let memory = granted.memory.as_ref().filter(is_there).ok_or(Status::REGION_GONE)?;
+        if granted.rights.covers(rights) { Ok(memory) } else { Err(Status::NO_RIGHT) }
     }
 
     fn start(&mut self, checked: Checked, now_ns: u64) {
@@ -380,10 +400,14 @@ impl Session {
                     self.ledger.fail(fault, now_ns);
                 }
             }
-            Checked::Transfer(transfer, src, dst, index) => {
+            Checked::Transfer(transfer, Memory::Mapped(src), Memory::Mapped(dst), index) => {
                 let TransferId(id) = self.ledger.start(now_ns);
                 self.runs[id as usize] = Some(Run::new(transfer, src, dst, index));
                 self.to_cut.push_back(id);
+            }
+            Checked::Transfer(transfer, src, dst, index) => {
+                let id = self.ledger.start(now_ns);
+                self.start_staged(id, StagedRun::new(transfer, src, dst, index));
             }
         }
     }
@@ -463,10 +487,14 @@ impl Session {
             self.stats.served.count(&outcome.span);
             self.shown.count(&outcome.span);
         }
+        self.show_completions();
+        Ok(())
+    }
+
+    fn show_completions(&mut self) {
         if self.completions.publish(&self.client_sleep) {
             self.wake_client();
         }
-        Ok(())
     }
 
     /// Never blocks: the socket's own mode is not relied on. A full socket has bytes enough to wake the client.
@@ -491,9 +519,11 @@ impl Session {
         if self.ledger.held() == 0 {
             return 0;
         }
-        let held = |id: &u32| self.ledger.is_held(TransferId(*id));
-        let runs = self.runs.iter().zip(0..).filter(|(_, id)| held(id));
-        runs.filter_map(|(run, _)| run.as_ref()).map(Run::outstanding_bytes).sum()
+        let held = |id: u32| self.ledger.is_held(TransferId(id));
+        let runs = self.runs.iter().map(|run| run.as_ref().map(Run::outstanding_bytes));
+        let staged = self.staged.iter().map(|run| run.as_ref().map(StagedRun::outstanding_bytes));
+        let bytes = runs.zip(0..).chain(staged.zip(0..)).filter(|(_, id)| held(*id)).filter_map(|(bytes, _)| bytes);
+        bytes.sum()
     }
 
     /// Ends the session: nothing more is taken or shown, what is in flight drains.
@@ -520,7 +550,49 @@ impl Session {
     }
 
     pub fn is_drained(&self) -> bool {
-        self.state == State::Draining && self.runs.iter().all(Option::is_none)
+        self.state == State::Draining && self.runs.iter().all(Option::is_none) && self.staged_order.is_empty()
+    }
+
+    /// Makes it an owner session.
+    ///
+    /// # Errors
+    /// It has taken descriptors, or has some to take.
+    pub fn become_owner(&mut self) -> Result<(), Status> {
+        if self.is_owner || self.sq.known() > 0 || self.sq.position() != self.start_position {
+            return Err(Status::BAD_SEQUENCE);
+        }
+        self.is_owner = true;
+        Ok(())
+    }
+
+    /// Takes what an owner says about commands. True if it said anything.
+    fn take_results(&mut self, stagings: &mut Stagings) -> Result<bool, BadPosition> {
+        let Some(staging) = stagings.get_mut(self.id).filter(|_| self.state == State::Serving) else {
+            return Ok(false);
+        };
+        let mut any = false;
+        while self.sq.known() > 0 {
+            let Some(entry) = self.sq.pop()? else { break };
+            any = true;
+            if staging.take_result(&entry).is_none() {
+                self.end(Status::BAD_RING);
+                return Ok(true);
+            }
+        }
+        self.sq.release();
+        Ok(any)
+    }
+
+    /// Sends an owner what transfers have for it.
+    ///
+    /// # Errors
+    /// If the owner's positions are impossible, or it has no room for a command although it has answered all but these.
+    pub fn send_commands(&mut self, staging: &mut Staging) -> Result<(), PushError> {
+        while let Some(command) = staging.take_command() {
+            self.completions.push_command(&command)?;
+        }
+        self.show_completions();
+        Ok(())
     }
 
     pub fn announce_sleep(&mut self) {
@@ -551,16 +623,17 @@ impl Session {
     }
 
     /// Takes a region away from new descriptors.
-    pub fn withdraw(&mut self, handle: Handle, leave_mark: bool) -> Option<Arc<Region>> {
-        let region = self.regions.get_mut(handle)?.region.take();
+    pub fn withdraw(&mut self, handle: Handle, leave_mark: bool) -> Option<Memory> {
+        let memory = self.regions.get_mut(handle)?.memory.take();
         if !leave_mark {
             self.regions.remove(handle);
         }
-        region
+        memory
     }
 
-    pub fn uses(&self, region: &Arc<Region>) -> bool {
-        self.runs.iter().flatten().any(|run| run.uses(region))
+    pub fn uses(&self, memory: &Memory) -> bool {
+        let run_uses = |run: &Run| memory.mapped().is_some_and(|region| run.uses(region));
+        self.runs.iter().flatten().any(run_uses) || self.staged.iter().flatten().any(|run| run.uses(memory))
     }
 }
 
@@ -578,11 +651,12 @@ enum Checked {
     Nothing,
     Begin { deadline_ns: u64 },
     Cancel { target: u64 },
-    Transfer(Transfer, Arc<Region>, Arc<Region>, Option<Arc<Region>>),
+    Transfer(Transfer, Memory, Memory, Option<Arc<Region>>),
 }
 
-fn extent(region: &Region) -> Extent {
-    Extent { bytes: region.bytes(), misalignment: region.as_ptr().addr() as u64 % 8 }
+/// Only the poller can read row numbers.
+fn lent_index(shape: &Shape) -> Fault {
+    Fault::new(Status::UNSUPPORTED, Stage::PLAN, Field::INDEX_REGION, shape.regions[2].into())
 }
 
 pub(super) fn task_id(slot: u32, transfer: u32) -> u32 {

@@ -4,11 +4,18 @@
 //! task reads, checks and follows window by window. Wide fragments and irregular ones are looked up one at a time while
 //! cutting, and become tasks of plain bytes. Every index word is copied once into private memory, checked there, and not
 //! looked at again.
+//!
+//! Memory that this process cannot map goes through staging slots: an [`Expansion`] gives a transfer's [`Pieces`], a chunk
+//! at a time; its owner packs or unpacks them ([`Packer`]), and [`copy_segments`] is the copy on the other side of the slot.
 
+mod expansion;
+mod pieces;
 mod run;
 mod task;
 mod workers;
 
+pub use expansion::{Expansion, Piece, Pieces};
+pub use pieces::{Packer, Refusal, Segment, Side, copy_segments, owner_list, segments};
 pub use run::{Cut, RowList, Run};
 pub use task::{Done, Task, Window};
 pub use workers::{PollerBell, Workers};

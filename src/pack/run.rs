@@ -315,19 +315,7 @@ impl Run {
         // SAFETY: planning checked that the array of `count` records is aligned and inside the index region.
         unsafe { copy::load_records(self.index_arrays()[0].add(fragment as usize * 24), &mut words) };
         let record = FragmentRecord::from_words(words[0]);
-        let fault = |status, field, detail| Fault::new(status, Stage::PACK, field, detail);
-        if record.reserved != 0 {
-            return Err(fault(Status::INVALID_FIELD, Field::INDEX_OFFSET, record.reserved.into()));
-        }
-        let fits = |max: Option<u64>, offset: u64| {
-            max.is_some_and(|max| offset.checked_add(record.len.into()).is_some_and(|end| end <= max))
-        };
-        if !fits(self.transfer.src_max, record.src) {
-            return Err(fault(Status::OUT_OF_RANGE, Field::SRC_OFFSET, record.src));
-        }
-        if !fits(self.transfer.dst_max, record.dst) {
-            return Err(fault(Status::OUT_OF_RANGE, Field::DST_OFFSET, record.dst));
-        }
+        self.transfer.check_record(&record)?;
         Ok(Some(Rest {
             src: self.src_at(record.src),
             dst: self.dst_at(record.dst),

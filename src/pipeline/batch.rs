@@ -1,7 +1,7 @@
 //! What is known of one batch.
 
 use crate::plan::Fault;
-use ring_abi::Status;
+use ring_abi::{Route, Status};
 
 /// End of a list.
 pub(super) const NONE: u32 = u32::MAX;
@@ -33,14 +33,37 @@ pub(super) struct Batch {
     pub tail: u32,
     pub in_flight: u32,
     pub failure: Option<(Taken, Fault)>,
-    /// A completed descriptor was a transfer.
-    pub done_moves: bool,
+    /// How the completed descriptors' bytes travelled.
+    pub done_by: Travelled,
     /// Spans so far.
     pub spans: u32,
     /// How it ended early; repeated by the RELEASED span.
     pub end_status: Status,
     /// The status of what is left up to LAST.
     pub tail_status: Status,
+}
+
+/// The ways that bytes took, of none or of many descriptors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Travelled {
+    pub direct: bool,
+    pub gathered: bool,
+}
+
+impl Travelled {
+    pub fn add(&mut self, more: Travelled) {
+        self.direct |= more.direct;
+        self.gathered |= more.gathered;
+    }
+
+    pub fn route(self) -> Route {
+        match (self.direct, self.gathered) {
+            (false, false) => Route::NONE,
+            (true, false) => Route::DIRECT,
+            (false, true) => Route::GATHER,
+            (true, true) => Route::HYBRID,
+        }
+    }
 }
 
 /// Where a batch stands.
@@ -75,6 +98,8 @@ pub(super) struct Flight {
     pub taken: Taken,
     pub state: FlightState,
     pub bytes: u64,
+    /// Of it, and of its followers.
+    pub travels: Travelled,
     /// Descriptors behind this one, up to the next one of the list, that completed at once.
     pub followers_end: u64,
     pub followers_bytes: u64,

@@ -1,6 +1,6 @@
 //! The batches of one ring.
 
-use super::batch::{Batch, Flight, FlightState, NONE, Phase, Taken};
+use super::batch::{Batch, Flight, FlightState, NONE, Phase, Taken, Travelled};
 use super::slab::Slab;
 use crate::plan::Fault;
 use ring_abi::{SPANS_PER_BATCH, Span, SpanFlags, Status};
@@ -173,7 +173,7 @@ impl Ledger {
             tail: NONE,
             in_flight: 0,
             failure: None,
-            done_moves: false,
+            done_by: Travelled::default(),
             spans: 0,
             end_status: Status::OK,
             tail_status: Status::NOT_DONE,
@@ -225,14 +225,16 @@ impl Ledger {
         }
         let current = batch.current;
         let complete = batch.complete;
+        let travelled = Travelled { direct: moves, gathered: false };
         match self.flights.get_mut(batch.tail) {
             Some(tail) => {
+                tail.travels.add(travelled);
                 tail.followers_end = current.end();
                 tail.followers_bytes = tail.followers_bytes.saturating_add(bytes);
                 tail.followers_user_data = current.user_data;
             }
             None => {
-                batch.done_moves |= moves;
+                batch.done_by.add(travelled);
                 batch.done_to = current.end();
                 batch.done_bytes = batch.done_bytes.saturating_add(bytes);
                 batch.done_user_data = current.user_data;
@@ -258,6 +260,7 @@ impl Ledger {
             taken: batch.current,
             state: FlightState::InFlight,
             bytes: 0,
+            travels: Travelled { direct: true, gathered: false },
             followers_end: batch.current.end(),
             followers_bytes: 0,
             followers_user_data: batch.current.user_data,
@@ -273,6 +276,13 @@ impl Ledger {
             self.open = None;
         }
         TransferId(id)
+    }
+
+    /// A transfer that was just [started](Self::start) goes through staging slots.
+    pub fn gathers(&mut self, id: TransferId) {
+        if let Some(flight) = self.flights.get_mut(id.0) {
+            flight.travels = Travelled { direct: false, gathered: true };
+        }
     }
 
     /// The descriptor taken last cannot be done.
@@ -386,7 +396,7 @@ impl Ledger {
         let Some(batch) = self.batches.get_mut(at) else { return };
         while self.flights.get(batch.head).is_some_and(|f| f.state == FlightState::Done) {
             let flight = self.flights.remove(batch.head).expect("looked at just now");
-            batch.done_moves = true;
+            batch.done_by.add(flight.travels);
             batch.done_to = flight.followers_end;
             batch.done_bytes = batch.done_bytes.saturating_add(flight.bytes).saturating_add(flight.followers_bytes);
             batch.done_user_data = flight.followers_user_data;

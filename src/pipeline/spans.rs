@@ -92,10 +92,11 @@ impl Batch {
 
     pub(super) fn timed(&self, from: u64, to: u64, now_ns: u64) -> Span {
         let started = self.started_ns.unwrap_or(self.taken_ns);
+        let route = self.done_by.route();
         Span {
-            route: if self.done_moves { Route::DIRECT.0 } else { Route::NONE.0 },
+            route: route.0,
             queue_ns: saturating(started, self.taken_ns),
-            window_ns: if self.done_moves { saturating(now_ns, started) } else { 0 },
+            window_ns: if route == Route::NONE { 0 } else { saturating(now_ns, started) },
             total_ns: saturating(now_ns, self.taken_ns),
             ..self.bare(from, to)
         }

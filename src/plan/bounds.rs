@@ -1,7 +1,7 @@
 //! The checks that need the lengths and the rights of the regions.
 
 use super::{Fault, Missing, Shape};
-use ring_abi::{Field, IndexKind, Stage, Status};
+use ring_abi::{Field, FragmentRecord, IndexKind, Stage, Status};
 
 /// What planning knows of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +137,27 @@ impl Transfer {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shape.len == 0 && self.shape.kinds[0] != IndexKind::Fragments
+    }
+
+    /// Checks one irregular fragment.
+    ///
+    /// # Errors
+    /// A reserved word in use, or a range outside source or destination.
+    pub fn check_record(&self, record: &FragmentRecord) -> Result<(), Fault> {
+        let fault = |status, field, detail| Err(Fault::new(status, Stage::PACK, field, detail));
+        if record.reserved != 0 {
+            return fault(Status::INVALID_FIELD, Field::INDEX_OFFSET, record.reserved.into());
+        }
+        let fits = |max: Option<u64>, offset: u64| {
+            max.is_some_and(|max| offset.checked_add(record.len.into()).is_some_and(|end| end <= max))
+        };
+        if !fits(self.src_max, record.src) {
+            return fault(Status::OUT_OF_RANGE, Field::SRC_OFFSET, record.src);
+        }
+        if !fits(self.dst_max, record.dst) {
+            return fault(Status::OUT_OF_RANGE, Field::DST_OFFSET, record.dst);
+        }
+        Ok(())
     }
 
     /// The meaning of an all-ones source row number, and what all ones is for the source's index kind.

@@ -38,18 +38,25 @@ impl<T> HandleTable<T> {
 
     /// Stores a value under a handle that was never given out before, or gives it back if the table is full.
     pub fn insert(&mut self, value: T) -> Result<Handle, T> {
+        let mut value = Some(value);
+        self.insert_with(|_| value.take().expect("called once")).ok_or_else(|| value.expect("not called"))
+    }
+
+    /// The same for a value that knows its handle.
+    pub fn insert_with(&mut self, make: impl FnOnce(Handle) -> T) -> Option<Handle> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if (self.slots.len() as u32) < self.limit => {
                 self.slots.push(Slot { generation: 0, value: None });
                 self.slots.len() as u32 - 1
             }
-            None => return Err(value),
+            None => return None,
         };
         let slot = &mut self.slots[index as usize];
         slot.generation += 1;
-        slot.value = Some(value);
-        Ok(Handle::new(index, slot.generation).expect("retired slots are not in the free list"))
+        let handle = Handle::new(index, slot.generation).expect("retired slots are not in the free list");
+        slot.value = Some(make(handle));
+        Some(handle)
     }
 
     /// Stores a value under a handle that another table gave out.

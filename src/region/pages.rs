@@ -1,5 +1,6 @@
 //! The areas of a ring pair: a memory file, mapped, seen as atomic words.
 
+use super::copy;
 use crate::sync::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fd::{AsFd, OwnedFd};
@@ -9,7 +10,8 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A mapping of a memory file. Only its atomic words can be reached, through [`Word`] and [`Slots`].
+/// A mapping of a memory file: atomic words, through [`Word`] and [`Slots`], and [blocks](SharedPages::block) of bytes for
+/// the copy routines.
 #[derive(Debug)]
 pub struct SharedPages {
     map: MmapRaw,
@@ -55,6 +57,27 @@ impl SharedPages {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.map.len()
+    }
+
+    /// The first of `bytes` bytes from an offset on, for the copy routines, as long as the mapping lives.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    #[must_use]
+    pub fn block(&self, offset: usize, bytes: usize) -> *mut u8 {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes());
+        assert!(inside, "{bytes} bytes at {offset} of {}", self.bytes());
+        self.map.as_mut_ptr().wrapping_add(offset)
+    }
+
+    /// Copies words in, for the other side to read once it has been told.
+    ///
+    /// # Panics
+    /// If there is no room for them behind the offset.
+    pub fn write_words(&self, offset: usize, words: &[u64]) {
+        let to = self.block(offset, size_of_val(words));
+        // SAFETY: `block` has checked the range, which the callers of `create` write and which nobody has a reference to.
+        unsafe { copy::copy_range(words.as_ptr().cast(), to, size_of_val(words)) };
     }
 
     /// The word at a byte offset.
