@@ -1,6 +1,7 @@
 //! `scatter-ring bench`: workloads, timed and verified.
 
 use super::Failure;
+use super::owner::OwnerMemory;
 use super::place::Place;
 use super::report::{self, Figures, Record};
 use super::transfer::{How, Op, RouteChoice, Submit, Transfer};
@@ -27,6 +28,10 @@ pub struct Args {
     /// not built yet: tcp, verbs, sim:PROFILE
     #[arg(long, default_value = "shm")]
     link: Link,
+    /// Where the owner process of `--link shm` has the table: in a memory file that the engine maps, or in memory of its
+    /// own, which it packs into slots of shared memory
+    #[arg(long, value_enum, default_value_t = OwnerMemory::Shared)]
+    owner_memory: OwnerMemory,
     /// Which way; `matrix` does both if this is not given [default: read]
     #[arg(long)]
     op: Option<Op>,
@@ -116,9 +121,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::Usage(format!("--link {link} is not built yet: there are shm and local")));
         }
     };
+    if link == "local" && args.owner_memory == OwnerMemory::Private {
+        return Err(Failure::Usage(
+            "--owner-memory private is for --link shm: with local there is no owner process".into(),
+        ));
+    }
     let cases = cases(args);
-    let mut place =
-        if link == "shm" { Place::processes(args.table_bytes())? } else { Place::here(args.table_bytes())? };
+    let mut place = if link == "shm" {
+        Place::processes(args.table_bytes(), args.owner_memory)?
+    } else {
+        Place::here(args.table_bytes())?
+    };
     let mut records = Vec::new();
     let progress = report::bar(cases.len() as u64, "measuring");
     for case in &cases {

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::demo_client::{Measured, Timing};
+use super::owner::OwnerMemory;
 use super::place::{TABLE, start_engine, start_owner};
 use super::process::{Helper, Note, PrivateDirectory};
 use super::report::{self, count, gbps, size, time};
@@ -36,7 +37,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let table_bytes = args.table_mib << 20;
     let directory = PrivateDirectory::new();
     let engine = start_engine(&directory)?;
-    let owner = start_owner(&directory, table_bytes)?;
+    let owner = start_owner(&directory, table_bytes, OwnerMemory::Shared)?;
     let mut client = start_client(&directory, args)?;
     let bar = report::bar(1, "reading rows");
     let measured = loop {

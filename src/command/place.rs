@@ -1,5 +1,6 @@
 //! The parties of a measurement: an engine, an owner with a table, a client.
 
+use super::owner::OwnerMemory;
 use super::process::{Helper, PrivateDirectory};
 use super::{Failure, owner, report, workload};
 use scatter_ring::client::{Client, Region, Setup};
@@ -24,10 +25,10 @@ enum Others {
 
 impl Place {
     /// An engine and an owner, each in a process of its own.
-    pub fn processes(table_bytes: u64) -> Result<Place, Failure> {
+    pub fn processes(table_bytes: u64, memory: OwnerMemory) -> Result<Place, Failure> {
         let directory = PrivateDirectory::new();
         let engine = start_engine(&directory)?;
-        let owner = start_owner(&directory, table_bytes)?;
+        let owner = start_owner(&directory, table_bytes, memory)?;
         let client = Client::attach(directory.socket())?;
         let table = client.open(TABLE, Rights::READ_WRITE)?;
         Ok(Place {
@@ -62,9 +63,9 @@ pub fn start_engine(directory: &PrivateDirectory) -> Result<Helper, Failure> {
 }
 
 /// A process with a full table that others can open.
-pub fn start_owner(directory: &PrivateDirectory, table_bytes: u64) -> Result<Helper, Failure> {
+pub fn start_owner(directory: &PrivateDirectory, table_bytes: u64, memory: OwnerMemory) -> Result<Helper, Failure> {
     let (socket, bytes) = (directory.socket(), table_bytes.to_string());
-    let args = owner::arguments(&socket, TABLE, &bytes);
+    let args = owner::arguments(&socket, TABLE, &bytes, memory);
     let mut owner = Helper::start("owner", &args)?;
     let bar = report::bar(table_bytes, "filling the table");
     owner.until_ready(|done, _| bar.set_position(done))?;
