@@ -153,9 +153,20 @@ impl StagedRun {
         }
     }
 
-    /// Begins chunks, and goes on with those whose owners have answered. True if anything was done. `ending`: its session
-    /// ends, and nobody waits for what owners still do.
-    fn turn(&mut self, stagings: &mut Stagings, queue: &mut RowQueue, budget: &mut Budget, ending: bool) -> bool {
+    /// Begins chunks while there are slots for them. True if anything was done.
+    fn begin(&mut self, stagings: &mut Stagings, queue: &mut RowQueue, budget: &mut Budget) -> bool {
+        let mut busy = false;
+        while budget.chunks > 0 && budget.bytes > 0 && !self.is_cut() && self.ends.have_room(stagings) {
+            budget.chunks -= 1;
+            busy = true;
+            self.begin_chunk(stagings, queue, budget);
+        }
+        busy
+    }
+
+    /// Goes on with chunks whose owners have answered, and lets go of those that nobody waits for. True if anything was
+    /// done. `ending`: its session ends, and nobody waits for what owners still do.
+    fn settle(&mut self, stagings: &mut Stagings, queue: &mut RowQueue, budget: &mut Budget, ending: bool) -> bool {
         if stagings.get_mut(self.ends.keeper).is_none() {
             self.fail(self.ends.gone(&self.expansion, stagings));
             self.in_flight = 0;
@@ -169,11 +180,6 @@ impl StagedRun {
         if self.given_up || self.fault.is_some() {
             busy |= self.let_go(stagings, ending);
         }
-        while budget.chunks > 0 && budget.bytes > 0 && !self.is_cut() && self.ends.have_room(stagings) {
-            budget.chunks -= 1;
-            busy = true;
-            self.begin_chunk(stagings, queue, budget);
-        }
         let mut left = self.in_flight;
         while left != 0 && budget.bytes > 0 {
             let slot = left.trailing_zeros();
@@ -182,6 +188,7 @@ impl StagedRun {
         }
         busy
     }
+
     /// Looks up the next pieces and takes the slots for them, which [there must be](Ends::have_room). `None`: there was
     /// nothing to be done for the fragments that were looked up.
     fn begin_chunk(&mut self, stagings: &mut Stagings, queue: &mut RowQueue, budget: &mut Budget) -> Option<()> {
@@ -349,13 +356,18 @@ impl Session {
         let mut budget = Budget { chunks: CHUNKS_PER_TURN, bytes: TASK_BYTES };
         let ending = self.state == State::Draining;
         let mut busy = false;
-        for i in 0..self.staged_order.len() {
-            let id = self.staged_order[i];
-            let Some(run) = self.staged[id as usize].as_mut() else { continue };
-            if ending || !self.ledger.may_go_on(TransferId(id)) {
+        for id in &self.staged_order {
+            let Some(run) = self.staged[*id as usize].as_mut() else { continue };
+            if ending || !self.ledger.may_go_on(TransferId(*id)) {
                 run.give_up();
             }
-            busy |= run.turn(&mut shared.stagings, &mut shared.rows, &mut budget, ending);
+            busy |= run.begin(&mut shared.stagings, &mut shared.rows, &mut budget);
+        }
+        // After all of them: a slot that becomes free now is for the sessions that follow.
+        for id in &self.staged_order {
+            let id = *id;
+            let Some(run) = self.staged[id as usize].as_mut() else { continue };
+            busy |= run.settle(&mut shared.stagings, &mut shared.rows, &mut budget, ending);
             if let Some(run) = self.staged[id as usize].take_if(|run| run.is_drained()) {
                 busy = true;
                 let (id, now_ns) = (TransferId(id), clock.now_ns());

@@ -1,0 +1,856 @@
+//! Memory that its owner packs and unpacks: every geometry, and owners and requesters that do not do what they should.
+
+mod support;
+
+use ring_abi::staged::{LIST_BYTES, PIECES_MAX};
+use ring_abi::{
+    Command, CommandOp, CommandResult, Descriptor, Extension, Features, Field, Flags, FragmentRecord, IndexKind, Kind,
+    Message, Opcode, Route, Span, Stage, Status,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use scatter_ring::attach::Socket;
+use scatter_ring::engine::{Config, Engine, RunningEngine};
+use scatter_ring::owner::{Lent, Owner, OwnerError, Setup};
+use scatter_ring::region::{Region, Rights, SharedPages};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::hostile::{Guarded, eventually, range};
+use support::{Random, RawClient};
+
+const SMALL: Setup = Setup { slots: 2, slot_bytes: 64 << 10, spin: Duration::from_micros(50) };
+
+fn engine() -> RunningEngine {
+    Engine::new(&Config { workers: 1, ..Config::default() }).unwrap().start().unwrap()
+}
+
+fn cases(release: u64, debug: u64) -> u64 {
+    if cfg!(debug_assertions) { debug } else { release }
+}
+
+/// Private memory of this process between guard pages, lent under a name.
+struct Private {
+    lent: Option<Lent>,
+    memory: Guarded,
+}
+
+impl Private {
+    fn lend(owner: &Owner, name: &str, pages: usize) -> Private {
+        let memory = Guarded::new(pages);
+        // SAFETY: the memory outlives what is lent of it, and nobody has a reference to it.
+        let lent = unsafe { owner.lend(name, memory.base(), memory.len() as u64, Rights::READ_WRITE) }.unwrap();
+        Private { lent: Some(lent), memory }
+    }
+
+    fn fill(&self, random: &mut Random) {
+        let bytes: Vec<u8> = (0..self.memory.len() / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        self.write(0, &bytes);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.memory.len());
+        // SAFETY: inside memory of ours, to which no reference exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.base().add(offset), bytes.len()) };
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // Before its memory goes.
+        self.lent = None;
+    }
+}
+
+fn open(client: &mut RawClient, name: &str) -> u32 {
+    let answer = client.ask(Kind::OPEN, &[3], name, &[]);
+    assert_eq!(answer.status, Status::OK, "{}", answer.name());
+    answer.args[0] as u32
+}
+
+fn client(engine: &RunningEngine) -> RawClient {
+    RawClient::attach(engine.connect().unwrap(), 64, 64, 0)
+}
+
+/// Pushes a descriptor, with its extension if it has one, and waits for the spans of its batch.
+fn carry_out(client: &mut RawClient, d: &Descriptor, extension: Option<&Extension>) -> Vec<Span> {
+    assert!(client.try_push(&d.to_entry()));
+    if let Some(extension) = extension {
+        assert!(client.try_push(&extension.to_entry()));
+    }
+    client.publish();
+    let mut spans = vec![client.wait()];
+    while !spans.iter().any(Span::is_batch_done) {
+        spans.push(client.wait());
+    }
+    spans
+}
+
+/// What does not depend on time, place in the ring, or the way that was taken.
+fn outcome(span: &Span) -> (u32, Status, u64, u16, u8, Option<(u32, u64, Field)>) {
+    let why = (!span.status().is_ok()).then(|| (span.fragment(), span.detail(), span.field()));
+    (span.count, span.status(), span.bytes, span.flags, span.stage, why)
+}
+
+const BYTES: u64 = 1 << 20;
+const INDEX_BYTES: u64 = 256 << 10;
+
+/// A descriptor of any geometry, with pieces of a byte up to more than a slot, mostly right. Its regions are to be set.
+fn any_geometry(random: &mut Random, index: &Region) -> (Descriptor, Option<Extension>) {
+    let d = Descriptor { opcode: Opcode::READ.0, flags: Flags::LAST, count: 1, ..Descriptor::ZERO };
+    let lens = [1, 8, 64, 264, 4096, 4097, 20_000, 70_000, 200_000];
+    if random.one_in(5) {
+        let most = random.pick(&[100, 70_000, 400_000]);
+        let len = 1 + random.below(most);
+        let (src_offset, dst_offset) = (random.below(BYTES - len), random.below(BYTES - len));
+        return (Descriptor { len: len as u32, src_offset, dst_offset, ..d }, None);
+    }
+    if random.one_in(4) {
+        return (records(random, index, d), None);
+    }
+    let len = random.pick(&lens);
+    let inner = if random.one_in(3) { 1 + random.below(60_000 / (len + 1) + 3).min(5000) } else { 1 };
+    let inner_dst = len + random.pick(&[0, 0, 3]);
+    let extension = Extension::new(inner as u32, random.pick(&[len, len + 5, 0]) as u32, inner_dst as u32);
+    let fragment = inner * inner_dst;
+    let most = (BYTES / fragment.max(1)).clamp(1, 12_000);
+    let count = 1 + random.below(most);
+    let kinds = [IndexKind::None, IndexKind::U32, IndexKind::U64];
+    let (src_kind, dst_kind) = (random.pick(&kinds), random.pick(&kinds));
+    let (src_rows, wrong) = (BYTES / len.max(64), random.one_in(6));
+    let mut flags = Flags::LAST;
+    if src_kind != IndexKind::None {
+        flags |= random.pick(&[0, 0, Flags::MISSING_ZERO, Flags::MISSING_SKIP]);
+    }
+    let mut words = Vec::new();
+    let mut number = |kind: IndexKind, value: u64| match kind {
+        IndexKind::U32 => words.extend((value as u32).to_le_bytes()),
+        IndexKind::U64 => words.extend(value.to_le_bytes()),
+        _ => {}
+    };
+    let bad = random.below(count);
+    for i in 0..count {
+        let missing = flags != Flags::LAST && random.one_in(3);
+        let value = if missing { u64::MAX } else { random.below(src_rows / (inner + 1) + 1) };
+        number(src_kind, if wrong && i == bad { 1 << 31 } else { value });
+    }
+    let reversed = random.one_in(2);
+    for i in 0..count {
+        number(dst_kind, if reversed { count - 1 - i } else { i });
+    }
+    if words.len() as u64 > INDEX_BYTES {
+        return any_geometry(random, index);
+    }
+    // 64-bit numbers behind an odd number of 32-bit ones: aligned by where the array starts.
+    let skew = if src_kind == IndexKind::U32 && dst_kind == IndexKind::U64 { 4 * (count % 2) } else { 0 };
+    if words.len() as u64 + skew > INDEX_BYTES {
+        return any_geometry(random, index);
+    }
+    index.write_at(skew, &words).unwrap();
+    let indexed = !words.is_empty();
+    let d = Descriptor {
+        flags: flags | Flags::EXTENDED,
+        index_kind: IndexKind::pack(src_kind, dst_kind),
+        len: len as u32,
+        count: count as u32,
+        index_region: u32::from(indexed),
+        index_offset: if indexed { skew } else { 0 },
+        src_stride: random.pick(&[len, 0, len + 9]) as u32,
+        dst_stride: fragment as u32,
+        ..d
+    };
+    (d, Some(extension))
+}
+
+fn records(random: &mut Random, index: &Region, d: Descriptor) -> Descriptor {
+    let mut words: Vec<u8> = Vec::new();
+    let (mut dst, mut count) = (0, 0);
+    while count < 2000 && (count == 0 || !random.one_in(300)) {
+        let len = random.pick(&[0, 1, 17, 264, 5000, 16_384, 90_000]).min(BYTES - dst);
+        let src = random.below(BYTES - len + 1) + if random.one_in(2000) { BYTES } else { 0 };
+        let record = FragmentRecord { src, dst, len: len as u32, reserved: u32::from(random.one_in(3000)) };
+        words.extend(record.to_words().iter().flat_map(|word| word.to_le_bytes()));
+        dst += len;
+        count += 1;
+    }
+    index.write_at(0, &words).unwrap();
+    let index_kind = IndexKind::pack(IndexKind::Fragments, IndexKind::Fragments);
+    Descriptor { index_kind, index_region: 1, count, ..d }
+}
+
+/// The same descriptor between mapped memory, which `engine_model.rs` compares with the model, and with sides that are
+/// lent: same outcome, same bytes.
+fn every_geometry(setup: &Setup, two_owners: bool, seeds: u64) {
+    let engine = engine();
+    let owner = Owner::over(engine.connect().unwrap(), setup).unwrap();
+    let other = two_owners.then(|| Owner::over(engine.connect().unwrap(), &Setup::default()).unwrap());
+    let pages = BYTES as usize / 4096;
+    let src = Private::lend(&owner, "src", pages);
+    let dst = Private::lend(other.as_ref().unwrap_or(&owner), "dst", pages);
+    let mut client = client(&engine);
+    let (mapped_src, mapped_src_handle) = client.memory(BYTES, Rights::READ_WRITE);
+    let (mapped_dst, mapped_dst_handle) = client.memory(BYTES, Rights::READ_WRITE);
+    let (index, index_handle) = client.memory(INDEX_BYTES, Rights::READ);
+    let handles = [[mapped_src_handle, open(&mut client, "src")], [mapped_dst_handle, open(&mut client, "dst")]];
+    let (mut failures, mut gathered) = (0, 0);
+    let (mut expected, mut found) = (vec![0; BYTES as usize], vec![0; BYTES as usize]);
+    for seed in 0..seeds {
+        let mut random = Random(seed);
+        src.fill(&mut random);
+        mapped_src.write_at(0, &src.memory.bytes()).unwrap();
+        let (mut d, extension) = any_geometry(&mut random, &index);
+        d.index_region *= index_handle;
+        if random.one_in(40) {
+            d.src_offset = BYTES - 1;
+        }
+        let mut results = Vec::new();
+        for [from, to] in [[0, 0], [1, 0], [0, 1], [1, 1]] {
+            dst.memory.fill(0xEE);
+            mapped_dst.write_at(0, &dst.memory.bytes()).unwrap();
+            d.src_region = handles[0][from];
+            d.dst_region = handles[1][to];
+            let spans = carry_out(&mut client, &d, extension.as_ref());
+            let is_gathered = spans[0].route == Route::GATHER.0;
+            gathered += u64::from(is_gathered);
+            assert!(!is_gathered || from + to > 0);
+            let bytes = if to == 0 { &mut expected } else { &mut found };
+            if to == 0 {
+                mapped_dst.read_at(0, bytes).unwrap();
+            } else {
+                *bytes = dst.memory.bytes();
+            }
+            let outcomes: Vec<_> = spans.iter().map(outcome).collect();
+            failures += u64::from(outcomes[0].1 != Status::OK);
+            results.push((outcomes, bytes.clone()));
+        }
+        let ok = results[0].0.iter().all(|span| span.1.is_ok());
+        for (i, (outcomes, bytes)) in results.iter().enumerate() {
+            assert_eq!(outcomes, &results[0].0, "seed {seed}, way {i}: {d:?} {extension:?}");
+            assert!(!ok || *bytes == results[0].1, "seed {seed}, way {i}: other bytes: {d:?} {extension:?}");
+        }
+    }
+    assert!(gathered > seeds && failures > 0, "{gathered} gathered, {failures} failed in {seeds} cases");
+}
+
+#[test]
+fn every_geometry_gives_what_mapped_memory_gives_with_two_small_slots() {
+    every_geometry(&SMALL, false, cases(600, 60));
+}
+
+#[test]
+fn every_geometry_gives_what_mapped_memory_gives_between_two_owners() {
+    every_geometry(&Setup { slots: 5, slot_bytes: 68 << 10, ..SMALL }, true, cases(600, 60));
+}
+
+/// An owner that does what a test tells it.
+struct RawOwner {
+    client: RawClient,
+    slots: Arc<SharedPages>,
+    lists: Arc<SharedPages>,
+    slot_bytes: usize,
+    handle: u32,
+}
+
+impl RawOwner {
+    fn attach(socket: Socket, name: &str, slots: u64) -> RawOwner {
+        let mut client = RawClient::attach(socket, 64, 64, 0);
+        client.send(Kind::STAGE, &[slots, 64 << 10], "", &[]);
+        let received = client.socket.receive(true).unwrap().unwrap();
+        let message = received.message;
+        assert_eq!((message.status, message.args[..2].to_vec()), (Status::OK, vec![slots, 64 << 10]));
+        let [slots_fd, lists_fd]: [OwnedFd; 2] = received.fds.try_into().unwrap();
+        let slot_bytes = 64 << 10;
+        let slots_map = SharedPages::map(&slots_fd, slots as usize * slot_bytes, true).unwrap();
+        let lists = SharedPages::map(&lists_fd, slots as usize * LIST_BYTES, false).unwrap();
+        assert!(SharedPages::map(&lists_fd, LIST_BYTES, true).is_err(), "the lists can be mapped for writing");
+        for fd in [&slots_fd, &lists_fd] {
+            assert!(rustix::fs::ftruncate(fd, 0).is_err() && rustix::fs::ftruncate(fd, 1 << 30).is_err());
+        }
+        let refused = client.ask(Kind::REGISTER, &[4096, 3], "", &[lists_fd.as_fd()]);
+        assert_eq!(refused.status, Status::BAD_FD);
+        let lent = client.ask(Kind::LEND, &[BYTES, 3], "", &[]);
+        assert_eq!(lent.status, Status::OK, "{}", lent.name());
+        let handle = lent.args[0] as u32;
+        assert_eq!(client.ask(Kind::EXPORT, &[handle.into(), 3], name, &[]).status, Status::OK);
+        RawOwner { client, slots: slots_map, lists, slot_bytes, handle }
+    }
+
+    fn take(&mut self) -> Option<Command> {
+        let entry = self.client.areas.cq.pop().unwrap()?;
+        self.client.areas.cq.release();
+        Some(Command::from_entry(&entry))
+    }
+
+    fn command(&mut self) -> Command {
+        let start = Instant::now();
+        loop {
+            if let Some(command) = self.take() {
+                return command;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "no command; {:?}", self.client.stopped());
+            std::thread::yield_now();
+        }
+    }
+
+    fn send(&mut self, entry: &ring_abi::Entry) {
+        assert!(self.client.try_push(entry));
+        self.client.publish();
+    }
+
+    fn done(&mut self, command: &Command) {
+        self.answer(command.chunk, Status::OK, 0);
+    }
+
+    fn answer(&mut self, chunk: u64, status: Status, detail: u64) {
+        self.send(&CommandResult { chunk, status, piece: 0, detail }.to_entry());
+    }
+
+    fn write_slot(&self, slot: u32, word: u64) {
+        for i in 0..self.slot_bytes / 8 {
+            let word_at = self.slots.word(slot as usize * self.slot_bytes + 8 * i);
+            word_at.store(word, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    fn list_word(&self, slot: u32, i: usize) -> u64 {
+        let word = self.lists.word(slot as usize * LIST_BYTES + 8 * i);
+        word.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Answers everything until a span comes.
+    fn serve_until(&mut self, client: &mut RawClient) -> Span {
+        let start = Instant::now();
+        loop {
+            while let Some(command) = self.take() {
+                self.done(&command);
+            }
+            if let Some(span) = client.reap() {
+                return span;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "no span");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A requester with mapped memory beside the table of a raw owner.
+struct Pair {
+    engine: RunningEngine,
+    owner: RawOwner,
+    client: RawClient,
+    memory: Region,
+    mapped: u32,
+    lent: u32,
+}
+
+impl Pair {
+    fn new(slots: u64) -> Pair {
+        let engine = engine();
+        let owner = RawOwner::attach(engine.connect().unwrap(), "table", slots);
+        let mut client = client(&engine);
+        let (memory, mapped) = client.memory(BYTES, Rights::READ_WRITE);
+        let lent = open(&mut client, "table");
+        Pair { engine, owner, client, memory, mapped, lent }
+    }
+
+    fn read(&self, len: u32) -> Descriptor {
+        range((self.lent, 0), (self.mapped, 0), len)
+    }
+
+    fn write(&self, len: u32) -> Descriptor {
+        range((self.mapped, 0), (self.lent, 0), len)
+    }
+
+    /// Uses every slot, more than once: whatever happened before has given them back.
+    fn all_slots_work(&mut self) {
+        self.client.submit(&self.read(BYTES as u32));
+        let mut waiting = Vec::new();
+        let mut seen = 0;
+        let start = Instant::now();
+        let span = loop {
+            waiting.extend(self.owner.take());
+            // All slots are out at once before the first comes back.
+            if waiting.len() == 4 || seen >= 4 {
+                seen += waiting.len();
+                for command in waiting.drain(..) {
+                    self.owner.done(&command);
+                }
+            }
+            if let Some(span) = self.client.reap() {
+                break span;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{} commands wait, {seen} seen", waiting.len());
+            std::thread::yield_now();
+        };
+        assert_eq!((span.status(), span.bytes, seen), (Status::OK, BYTES, 16));
+    }
+}
+
+/// A batch with a deadline. Its BEGIN is done whatever becomes of the rest, and has a span of its own then.
+fn deadline(client: &mut RawClient, d: &Descriptor, after: Duration) {
+    let begin = Descriptor { opcode: Opcode::BEGIN.0, dst_offset: after.as_nanos() as u64, ..Descriptor::ZERO };
+    assert!(client.try_push(&begin.to_entry()) && client.try_push(&d.to_entry()));
+    client.publish();
+}
+
+/// How such a batch ends if it does not succeed.
+fn ending(client: &mut RawClient) -> Span {
+    let begun = client.wait();
+    assert!(begun.status().is_ok() && begun.count == 1, "{begun:?}");
+    client.wait()
+}
+
+#[test]
+fn commands_say_what_lies_where_and_may_be_answered_in_any_order() {
+    let mut pair = Pair::new(4);
+    let rows = Descriptor { count: 10, len: 264, src_stride: 1000, dst_stride: 264, ..pair.read(264) };
+    pair.client.submit(&rows);
+    let command = pair.owner.command();
+    let expected = Command {
+        slot: command.slot,
+        chunk: command.chunk,
+        ..Command { op: CommandOp::PACK, slot: 0, chunk: 0, region: pair.owner.handle, piece_bytes: 264, count: 10 }
+    };
+    assert_eq!(command, expected);
+    assert!((0..10).all(|i| pair.owner.list_word(command.slot, i) == 1000 * i as u64));
+    pair.owner.write_slot(command.slot, 0x0101_0101_0101_0101);
+    pair.owner.done(&command);
+    let span = pair.client.wait();
+    assert_eq!((span.status(), span.bytes, span.route), (Status::OK, 2640, Route::GATHER.0));
+    let mut bytes = [0; 2641];
+    pair.memory.read_at(0, &mut bytes).unwrap();
+    assert!(bytes[..2640].iter().all(|byte| *byte == 1) && bytes[2640] == 0);
+
+    pair.client.submit(&pair.read(256 << 10));
+    let mut commands: Vec<Command> = (0..4).map(|_| pair.owner.command()).collect();
+    for (i, command) in commands.iter().enumerate() {
+        assert_eq!((command.count, pair.owner.list_word(command.slot, 0)), (1, (i as u64) << 16));
+        pair.owner.write_slot(command.slot, i as u64 + 1);
+    }
+    commands.reverse();
+    commands.iter().for_each(|command| pair.owner.done(command));
+    assert_eq!(pair.client.wait().status(), Status::OK);
+    for i in 0..4u64 {
+        let mut word = [0; 8];
+        pair.memory.read_at((i << 16) + 1000, &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), i + 1);
+    }
+    pair.all_slots_work();
+}
+
+#[test]
+fn an_owner_that_answers_what_it_was_not_asked_loses_its_session_and_no_other() {
+    type Lie = fn(&Command) -> Vec<ring_abi::Entry>;
+    let lies: &[(&str, Lie)] = &[
+        ("an unknown chunk", |c| vec![entry(c.chunk + 64, Status::OK, 0, 0)]),
+        ("a chunk of another slot", |c| vec![entry(c.chunk ^ 1, Status::OK, 0, 0)]),
+        ("a slot that there is not", |c| vec![entry(c.chunk | 63, Status::OK, 0, 0)]),
+        ("the same twice", |c| vec![entry(c.chunk, Status::OK, 0, 0); 2]),
+        ("a status that there is not", |c| vec![entry(c.chunk, Status(12), 0, 0)]),
+        ("a piece that there is not", |c| vec![entry(c.chunk, Status::OUT_OF_RANGE, c.count, 0)]),
+        ("a success with a detail", |c| vec![entry(c.chunk, Status::OK, 0, 1)]),
+        ("a reserved word", |c| vec![[c.chunk, 0, 0, 0, 0, 0, 0, 1]]),
+        ("a descriptor", |c| vec![range((1, 0), (2, c.chunk), 64).to_entry()]),
+    ];
+    for (what, lie) in lies {
+        let mut pair = Pair::new(4);
+        let mut bystander = RawOwner::attach(pair.engine.connect().unwrap(), "other", 2);
+        let other = open(&mut pair.client, "other");
+        pair.client.submit(&pair.read(64));
+        let command = pair.owner.command();
+        lie(&command).iter().for_each(|entry| pair.owner.send(entry));
+        assert_eq!(pair.owner.client.wait_stopped(), Status::BAD_RING, "{what}");
+        let span = pair.client.wait();
+        let twice = *what == "the same twice";
+        assert!(twice || (span.status(), span.stage) == (Status::REGION_GONE, Stage::PACK.0), "{what}: {span:?}");
+        eventually("its region is gone", || {
+            let read = pair.read(64);
+            pair.client.done(&read).status() == Status::REGION_GONE
+        });
+        pair.client.submit(&range((other, 0), (pair.mapped, 0), 64));
+        assert_eq!(bystander.serve_until(&mut pair.client).status(), Status::OK, "{what}");
+    }
+}
+
+fn entry(chunk: u64, status: Status, piece: u32, detail: u64) -> ring_abi::Entry {
+    CommandResult { chunk, status, piece, detail }.to_entry()
+}
+
+#[test]
+fn what_an_owner_refuses_fails_as_its_memory_and_the_slots_come_back() {
+    let mut pair = Pair::new(4);
+    for (said, status) in [
+        (Status::UNKNOWN_REGION, Status::REGION_GONE),
+        (Status::OUT_OF_RANGE, Status::FAULT),
+        (Status::CANCELLED, Status::FAULT),
+    ] {
+        for (d, field) in [(pair.read(BYTES as u32), Field::SRC_REGION), (pair.write(BYTES as u32), Field::DST_REGION)]
+        {
+            pair.client.submit(&d);
+            let commands: Vec<Command> = (0..4).map(|_| pair.owner.command()).collect();
+            pair.owner.answer(commands[0].chunk, Status::OK, 0);
+            pair.owner.answer(commands[1].chunk, said, 7);
+            if field == Field::DST_REGION {
+                // What is being unpacked must end before the batch does.
+                assert!(pair.client.reap().is_none());
+            } else {
+                let span = pair.client.wait();
+                assert_eq!((span.status(), span.field(), span.is_held()), (status, field, false));
+            }
+            commands[2..].iter().for_each(|command| pair.owner.done(command));
+            // Commands that were begun before the refusal was read.
+            if field == Field::DST_REGION {
+                let span = pair.owner.serve_until(&mut pair.client);
+                assert_eq!((span.status(), span.field(), span.is_held()), (status, field, false));
+            }
+            while let Some(command) = pair.owner.take() {
+                pair.owner.done(&command);
+            }
+        }
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    while let Some(command) = pair.owner.take() {
+        pair.owner.done(&command);
+    }
+    pair.all_slots_work();
+}
+
+#[test]
+fn an_owner_that_does_not_answer_makes_its_users_wait_and_nobody_else() {
+    let mut pair = Pair::new(4);
+    let mut bystander = RawOwner::attach(pair.engine.connect().unwrap(), "other", 2);
+    let other = open(&mut pair.client, "other");
+    let read = pair.read(BYTES as u32);
+    deadline(&mut pair.client, &read, Duration::from_millis(30));
+    let commands: Vec<Command> = (0..4).map(|_| pair.owner.command()).collect();
+    // Transfers of the same session and of others go on.
+    pair.client.submit(&range((pair.mapped, 0), (pair.mapped, 1 << 19), 4096));
+    assert_eq!(pair.client.wait().status(), Status::OK);
+    pair.client.submit(&range((other, 0), (pair.mapped, 0), 64));
+    assert_eq!(bystander.serve_until(&mut pair.client).status(), Status::OK);
+    // Nobody but the poller writes to mapped memory, so that it is free at once, or one turn later.
+    let span = ending(&mut pair.client);
+    assert_eq!(span.status(), Status::TIMED_OUT);
+    let released = pair.client.wait();
+    assert!(span.is_held() && released.is_released(), "{span:?} {released:?}");
+    pair.memory.write_at(0, &[0x77; 4096]).unwrap();
+    // The slots are not given to anybody before the late answers come.
+    pair.client.submit(&pair.read(64));
+    std::thread::sleep(Duration::from_millis(10));
+    assert!(pair.owner.take().is_none(), "a slot that its owner may still touch was used again");
+    for command in &commands {
+        pair.owner.write_slot(command.slot, u64::MAX);
+        pair.owner.done(command);
+    }
+    let next = pair.owner.command();
+    pair.owner.write_slot(next.slot, 0x5555_5555_5555_5555);
+    pair.owner.done(&next);
+    assert_eq!(pair.client.wait().status(), Status::OK);
+    let mut bytes = [0; 4096];
+    pair.memory.read_at(0, &mut bytes).unwrap();
+    assert!(bytes[..64].iter().all(|byte| *byte == 0x55) && bytes[64..].iter().all(|byte| *byte == 0x77));
+    pair.all_slots_work();
+}
+
+#[test]
+fn what_an_owner_still_unpacks_is_held_until_it_has_answered() {
+    let mut pair = Pair::new(4);
+    let write = pair.write(128 << 10);
+    deadline(&mut pair.client, &write, Duration::from_millis(30));
+    let commands = [pair.owner.command(), pair.owner.command()];
+    assert!(commands.iter().all(|command| command.op == CommandOp::UNPACK));
+    let span = ending(&mut pair.client);
+    assert!(span.status() == Status::TIMED_OUT && span.is_held(), "{span:?}");
+    pair.owner.done(&commands[1]);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(pair.client.reap().is_none(), "released while its owner unpacks");
+    pair.owner.done(&commands[0]);
+    assert!(pair.client.wait().is_released());
+    pair.all_slots_work();
+    // The same for a cancel, and an owner that goes instead of answering.
+    pair.client.submit(&pair.write(64));
+    pair.owner.command();
+    let first = pair.client.areas.sq.published() - 1;
+    assert_eq!(pair.client.ask(Kind::CANCEL, &[first], "", &[]).status, Status::OK);
+    let span = pair.client.wait();
+    assert!(span.status() == Status::CANCELLED && span.is_held(), "{span:?}");
+    assert!(pair.client.reap().is_none());
+    rustix::net::shutdown(&pair.owner.client.socket, rustix::net::Shutdown::Both).unwrap();
+    assert!(pair.client.wait().is_released());
+}
+
+#[test]
+fn a_requester_that_goes_leaves_no_slot_behind() {
+    for op in [0, 1] {
+        let mut pair = Pair::new(4);
+        let mut going = client(&pair.engine);
+        let (_memory, mapped) = going.memory(BYTES, Rights::READ_WRITE);
+        let lent = open(&mut going, "table");
+        let (src, dst) = if op == 0 { (lent, mapped) } else { (mapped, lent) };
+        going.submit(&range((src, 0), (dst, 0), BYTES as u32));
+        let commands: Vec<Command> = (0..4).map(|_| pair.owner.command()).collect();
+        // Its session ends although the owner has not answered: it waits for nobody.
+        rustix::net::shutdown(&going.socket, rustix::net::Shutdown::Both).unwrap();
+        going.wait_stopped();
+        pair.client.submit(&pair.read(64));
+        commands.iter().for_each(|command| pair.owner.done(command));
+        assert_eq!(pair.owner.serve_until(&mut pair.client).status(), Status::OK);
+        pair.all_slots_work();
+    }
+}
+
+#[test]
+fn a_region_is_closed_when_its_owner_has_answered_what_names_it() {
+    let mut pair = Pair::new(4);
+    pair.client.submit(&pair.read(64));
+    let command = pair.owner.command();
+    let handle = pair.owner.handle;
+    pair.owner.client.send(Kind::CLOSE, &[handle.into()], "", &[]);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(pair.owner.client.socket.receive(false).unwrap().is_none(), "closed while a chunk names it");
+    pair.owner.done(&command);
+    assert_eq!(pair.client.wait().status(), Status::OK);
+    assert_eq!(pair.owner.client.answer().status, Status::OK);
+    assert_eq!(pair.client.done(&pair.read(64)).status(), Status::REGION_GONE);
+    assert_eq!(pair.client.ask(Kind::OPEN, &[1], "table", &[]).status, Status::NAME_UNKNOWN);
+}
+
+#[test]
+fn owner_sessions_are_made_once_and_before_any_descriptor() {
+    let engine = engine();
+    let mut early = client(&engine);
+    assert_eq!(early.ask(Kind::LEND, &[64, 3], "", &[]).status, Status::NOT_ALLOWED);
+    for (slots, bytes) in [(0, 64 << 10), (1, 64 << 10), (65, 64 << 10), (8, 4096), (8, 2 << 20), (8, (64 << 10) + 8)] {
+        assert_eq!(early.ask(Kind::STAGE, &[slots, bytes], "", &[]).status, Status::INVALID_SETTING);
+    }
+    assert!(early.features.0 & Features::STAGED != 0);
+    assert_eq!(early.done(&support::hostile::NOP).status(), Status::OK);
+    assert_eq!(early.ask(Kind::STAGE, &[8, 64 << 10], "", &[]).status, Status::OK);
+    assert_eq!(early.wait_stopped(), Status::BAD_SEQUENCE);
+
+    let mut twice = RawOwner::attach(engine.connect().unwrap(), "twice", 2);
+    twice.client.send(Kind::STAGE, &[2, 64 << 10], "", &[]);
+    assert_eq!(twice.client.wait_stopped(), Status::BAD_MESSAGE);
+
+    // Fewer slots than asked for: 16 MiB, and as many as the rings have places.
+    let mut greedy = RawClient::attach(engine.connect().unwrap(), 64, 64, 0);
+    assert_eq!(greedy.ask(Kind::STAGE, &[64, 1 << 20], "", &[]).args[..2], [16, 1 << 20]);
+    let mut narrow = RawClient::attach(engine.connect().unwrap(), 64, 4, 0);
+    assert_eq!(narrow.ask(Kind::STAGE, &[64, 64 << 10], "", &[]).args[..2], [4, 64 << 10]);
+    for bytes in [0, u64::MAX] {
+        assert_eq!(narrow.ask(Kind::LEND, &[bytes, 3], "", &[]).status, Status::INVALID_SETTING);
+    }
+}
+
+#[test]
+fn row_numbers_cannot_be_in_lent_memory() {
+    let mut pair = Pair::new(2);
+    let d = Descriptor {
+        index_kind: IndexKind::pack(IndexKind::U32, IndexKind::None),
+        index_region: pair.lent,
+        src_stride: 64,
+        dst_stride: 64,
+        ..range((pair.mapped, 0), (pair.mapped, 4096), 64)
+    };
+    let span = pair.client.done(&d);
+    assert_eq!((span.status(), span.field(), span.stage), (Status::UNSUPPORTED, Field::INDEX_REGION, Stage::PLAN.0));
+    assert_eq!(span.detail(), pair.lent.into());
+}
+
+#[test]
+fn a_command_never_has_more_pieces_than_a_list() {
+    let mut pair = Pair::new(4);
+    let tile = Descriptor { count: 20_000, len: 1, src_stride: 7, dst_stride: 2, ..pair.read(1) };
+    pair.client.submit(&tile);
+    let mut pieces = 0;
+    while pieces < 20_000 {
+        let command = pair.owner.command();
+        assert!(command.count <= PIECES_MAX && command.piece_bytes == 1);
+        pieces += command.count;
+        pair.owner.done(&command);
+    }
+    assert_eq!((pair.client.wait().bytes, pieces), (20_000, 20_000));
+}
+
+#[test]
+fn requesters_of_one_owner_get_their_turns() {
+    let mut pair = Pair::new(4);
+    const REQUESTERS: usize = 6;
+    let mut others: Vec<(RawClient, Region, Descriptor)> = (0..REQUESTERS)
+        .map(|i| {
+            let mut client = client(&pair.engine);
+            let (memory, mapped) = client.memory(BYTES, Rights::READ_WRITE);
+            let lent = open(&mut client, "table");
+            // Each has a part of the table of its own, by which its commands are known.
+            (client, memory, range((lent, (i as u64) << 16), (mapped, 0), 64 << 10))
+        })
+        .collect();
+    // Each keeps many transfers under way, so that it always wants another slot.
+    for (client, _, d) in &mut others {
+        (0..40).for_each(|_| client.submit(d));
+    }
+    let mut served = [0u32; REQUESTERS];
+    for _ in 0..REQUESTERS * 20 {
+        let command = pair.owner.command();
+        served[(pair.owner.list_word(command.slot, 0) >> 16) as usize] += 1;
+        pair.owner.done(&command);
+    }
+    let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+    assert!(*least >= 10 && *most <= 30, "of one owner's commands the requesters got {served:?}");
+}
+
+#[test]
+fn memory_is_taken_back_under_transfers() {
+    let engine = engine();
+    let owner = Owner::over(engine.connect().unwrap(), &SMALL).unwrap();
+    let mut client = client(&engine);
+    let (_memory, mapped) = client.memory(BYTES, Rights::READ_WRITE);
+    let stays = Private::lend(&owner, "stays", 256);
+    let stays_handle = open(&mut client, "stays");
+    for i in 0..cases(300, 60) {
+        let goes = Private::lend(&owner, "goes", 256);
+        let lent = open(&mut client, "goes");
+        let ends = [(lent, mapped), (mapped, lent), (lent, stays_handle)][i as usize % 3];
+        (0..4).for_each(|_| client.submit(&range((ends.0, 0), (ends.1, 0), BYTES as u32)));
+        std::thread::sleep(Duration::from_micros(40 * (i % 7)));
+        let mut goes = goes;
+        goes.lent.take().unwrap().close();
+        // Whoever touches it now ends this process.
+        goes.memory.protect(libc::PROT_NONE);
+        for _ in 0..4 {
+            let status = client.wait().status();
+            assert!(matches!(status, Status::OK | Status::REGION_GONE), "{status}");
+        }
+        assert_eq!(client.done(&range((stays_handle, 0), (mapped, 0), BYTES as u32)).status(), Status::OK);
+        goes.memory.protect(libc::PROT_READ | libc::PROT_WRITE);
+        client.ask(Kind::CLOSE, &[lent.into()], "", &[]);
+    }
+    drop(stays);
+}
+
+#[test]
+fn an_owner_says_what_is_wrong_and_notices_the_end_of_its_engine() {
+    let engine = engine();
+    let owner = Owner::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let mut bytes = [0u8; 64];
+    let mut lend = |owner: &Owner, name: &str, len| {
+        // SAFETY: at most the bytes of an array that stays; nobody opens them.
+        unsafe { owner.lend(name, bytes.as_mut_ptr(), len, Rights::READ) }
+    };
+    let kept = lend(&owner, "kept", 64).unwrap();
+    for (name, len, status) in
+        [("", 64, Status::INVALID_SETTING), ("kept", 64, Status::NAME_TAKEN), ("x", 0, Status::INVALID_SETTING)]
+    {
+        assert_eq!(lend(&owner, name, len).unwrap_err().status(), status, "{name:?}");
+    }
+    // What was not lent after all is no region either: the same name can be had.
+    lend(&owner, "again", 64).unwrap().close();
+    lend(&owner, "again", 64).unwrap().close();
+    let refused = Owner::over(engine.connect().unwrap(), &Setup { slots: 1, ..SMALL }).unwrap_err();
+    assert_eq!(refused.status(), Status::INVALID_SETTING, "{refused}");
+    assert!(refused.to_string().contains("2 to 64 slots"), "{refused}");
+    assert!(!owner.is_lost() && !owner.wait_lost(Duration::from_millis(1)));
+    engine.stop();
+    assert!(owner.wait_lost(Duration::from_secs(10)), "it does not notice");
+    assert!(matches!(lend(&owner, "more", 64), Err(OwnerError::Lost)));
+    drop(kept);
+}
+
+/// Lends a private table of as many bytes as the tests use, whose words are all the same, until it is killed.
+#[test]
+#[ignore = "is run by others, as a process of its own that is killed"]
+fn an_owner_that_will_be_killed() {
+    let Ok(path) = std::env::var("SCATTER_RING_TEST_SOCKET") else { return };
+    let owner = Owner::attach(path).unwrap();
+    let table = Private::lend(&owner, "of a process", BYTES as usize / 4096);
+    table.memory.fill(0xA5);
+    println!("lent");
+    owner.wait_lost(Duration::from_secs(60));
+}
+
+fn another_process(path: &std::path::Path) -> Child {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "an_owner_that_will_be_killed", "--ignored", "--nocapture"])
+        .env("SCATTER_RING_TEST_SOCKET", path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("lent")), "the owner process has ended");
+    child
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn an_owner_process_can_be_stopped_and_killed_at_any_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("engine").join("socket");
+    let engine = engine();
+    engine.listen(&path).unwrap();
+    let mut client = client(&engine);
+    let (memory, mapped) = client.memory(BYTES, Rights::READ_WRITE);
+    for round in 0..cases(30, 6) {
+        let mut child = another_process(&path);
+        let lent = open(&mut client, "of a process");
+        let read = range((lent, 0), (mapped, 0), BYTES as u32);
+        memory.write_at(0, &vec![0; BYTES as usize]).unwrap();
+        assert_eq!(client.done(&read).status(), Status::OK);
+        let mut bytes = vec![0; BYTES as usize];
+        memory.read_at(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0xA5), "other bytes");
+
+        signal(&child, rustix::process::Signal::STOP);
+        deadline(&mut client, &read, Duration::from_millis(20));
+        let span = ending(&mut client);
+        assert_eq!(span.status(), Status::TIMED_OUT);
+        assert!(!span.is_held() || client.wait().is_released());
+        signal(&child, rustix::process::Signal::CONT);
+        assert_eq!(client.done(&read).status(), Status::OK, "its slots did not come back");
+
+        (0..8).for_each(|_| client.submit(&read));
+        std::thread::sleep(Duration::from_micros(100 * (round % 6)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for _ in 0..8 {
+            let status = client.wait().status();
+            assert!(matches!(status, Status::OK | Status::REGION_GONE), "{status}");
+        }
+        eventually("the name is free again", || {
+            client.ask(Kind::OPEN, &[1], "of a process", &[]).status == Status::NAME_UNKNOWN
+        });
+        client.ask(Kind::CLOSE, &[lent.into()], "", &[]);
+    }
+}
+
+#[test]
+fn a_forked_child_cannot_lend_and_takes_nothing_back() {
+    let engine = engine();
+    let owner = Owner::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let table = Private::lend(&owner, "table", 1);
+    table.memory.fill(9);
+    // SAFETY: the child makes no call but those of the owner, which refuse, and `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: never reached by clients: the call refuses.
+        let refused = unsafe { owner.lend("child", table.memory.base(), 64, Rights::READ) };
+        let right = matches!(refused, Err(OwnerError::Forked)) && owner.is_lost();
+        drop((table, owner));
+        // SAFETY: ends the child without running the test harness's exit.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
+    let mut client = client(&engine);
+    let (_memory, mapped) = client.memory(4096, Rights::READ_WRITE);
+    let lent = open(&mut client, "table");
+    assert_eq!(client.done(&range((lent, 0), (mapped, 0), 4096)).status(), Status::OK);
+    let answer: Message = client.ask(Kind::OPEN, &[1], "child", &[]);
+    assert_eq!(answer.status, Status::NAME_UNKNOWN);
+}
