@@ -133,6 +133,16 @@ fn bench_prints_every_key_and_has_verified_every_byte_on_both_links() {
 }
 
 #[test]
+fn a_private_table_is_packed_by_its_owner() {
+    for op in ["read", "write"] {
+        for record in bench(&["W3", "W5", "--owner-memory", "private", "--op", op]) {
+            assert_eq!((record["chosen"].as_str(), record["verified"].as_bool()), (Some("gather"), Some(true)));
+        }
+    }
+    refused(&["bench", "W5", "--link", "local", "--owner-memory", "private"], "no owner process");
+}
+
+#[test]
 fn rows_are_submitted_one_by_one_and_written_as_well_as_read() {
     for (args, operations) in [
         (["--submit", "rows", "--op", "read"], 1024),

@@ -6,6 +6,8 @@
 use ring_abi::{Descriptor, Extension, Opcode, Status};
 use scatter_ring::client::{Batch, BatchError, Client, Missing, Region, Rows, Setup, Ticket, Tile};
 use scatter_ring::engine::{Config, Engine};
+use scatter_ring::owner::{self, Owner};
+use scatter_ring::region::Rights;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -76,11 +78,12 @@ struct Memory {
     table: Region,
     out: Region,
     index: Region,
+    lent: Region,
 }
 
 type Kind = (&'static str, fn(&mut Stage));
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 17] = [
     ("rows by an index", |stage| {
         let memory = stage.memory.clone();
         let rows = memory.rows();
@@ -90,6 +93,20 @@ const KINDS: [Kind; 14] = [
         let memory = stage.memory.clone();
         let rows = memory.rows();
         stage.succeed(|batch| batch.write_rows(&rows));
+    }),
+    ("rows by an index, out of lent memory", |stage| {
+        let memory = stage.memory.clone();
+        let rows = Rows { missing: Missing::Zero, index_offset: 4 * u64::from(ROWS), ..memory.rows() };
+        stage.succeed(|batch| batch.read_rows(&Rows { table: &memory.lent, ..rows }));
+    }),
+    ("rows by an index, into lent memory", |stage| {
+        let memory = stage.memory.clone();
+        let rows = memory.rows();
+        stage.succeed(|batch| batch.write_rows(&Rows { table: &memory.lent, ..rows }));
+    }),
+    ("a long range within lent memory", |stage| {
+        let lent = &stage.memory.clone().lent;
+        stage.succeed(|batch| batch.read(lent, 0, lent, LONG_BYTES / 2, LONG_BYTES / 2));
     }),
     ("rows of which some are missing", |stage| {
         let memory = stage.memory.clone();
@@ -188,6 +205,10 @@ const KINDS: [Kind; 14] = [
 fn a_warm_engine_and_its_client_allocate_nothing_per_batch() {
     let engine = Engine::new(&Config { workers: 1, ..Config::default() }).unwrap().start().unwrap();
     let client = Client::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let owner = Owner::over(engine.connect().unwrap(), &owner::Setup::default()).unwrap();
+    let mut private = vec![0; LONG_BYTES as usize];
+    // SAFETY: the memory is freed after what is lent of it, and not looked at before.
+    let _lent = unsafe { owner.lend("private", private.as_mut_ptr(), LONG_BYTES, Rights::READ_WRITE) }.unwrap();
     let mut stage = Stage::new(client);
     assert!(ALL.load(Ordering::Relaxed) > OWN.get() && OWN.get() > 0, "the allocator does not count all threads");
     let mut allocating = Vec::new();
@@ -215,11 +236,12 @@ impl Stage {
     fn new(client: Client) -> Stage {
         let (table, out) = (client.allocate(LONG_BYTES).unwrap(), client.allocate(LONG_BYTES).unwrap());
         let index = client.allocate(8 * u64::from(ROWS)).unwrap();
+        let lent = client.open("private", Rights::READ_WRITE).unwrap();
         let numbers: Vec<u32> = (0..ROWS).map(|i| i * 7919 % ROWS).collect();
         let with_missing = numbers.iter().map(|number| if number % 5 == 0 { u32::MAX } else { *number });
         let bytes: Vec<u8> = numbers.iter().copied().chain(with_missing).flat_map(u32::to_le_bytes).collect();
         index.write_at(0, &bytes).unwrap();
-        Stage { client, memory: Arc::new(Memory { table, out, index }), numbers, cancelled: 0 }
+        Stage { client, memory: Arc::new(Memory { table, out, index, lent }), numbers, cancelled: 0 }
     }
 
     fn succeed(&mut self, describe: impl FnOnce(&mut Batch<'_>) -> Result<(), BatchError>) {
