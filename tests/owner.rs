@@ -589,8 +589,9 @@ fn a_requester_that_goes_leaves_no_slot_behind() {
         going.submit(&range((src, 0), (dst, 0), BYTES as u32));
         let commands: Vec<Command> = (0..4).map(|_| pair.owner.command()).collect();
         // Its session ends although the owner has not answered: it waits for nobody.
-        rustix::net::shutdown(&going.socket, rustix::net::Shutdown::Both).unwrap();
-        going.wait_stopped();
+        going.send(Kind(99), &[], "", &[]);
+        assert_eq!(going.wait_stopped(), Status::BAD_MESSAGE);
+        eventually("the engine forgets the session", || going.socket.receive(false).is_err());
         pair.client.submit(&pair.read(64));
         commands.iter().for_each(|command| pair.owner.done(command));
         assert_eq!(pair.owner.serve_until(&mut pair.client).status(), Status::OK);
@@ -612,6 +613,60 @@ fn a_region_is_closed_when_its_owner_has_answered_what_names_it() {
     assert_eq!(pair.owner.client.answer().status, Status::OK);
     assert_eq!(pair.client.done(&pair.read(64)).status(), Status::REGION_GONE);
     assert_eq!(pair.client.ask(Kind::OPEN, &[1], "table", &[]).status, Status::NAME_UNKNOWN);
+}
+
+#[test]
+fn a_region_is_not_closed_before_the_answers_that_nobody_waits_for() {
+    let mut pair = Pair::new(4);
+    let read = pair.read(64);
+    deadline(&mut pair.client, &read, Duration::from_millis(10));
+    let command = pair.owner.command();
+    assert_eq!(ending(&mut pair.client).status(), Status::TIMED_OUT);
+    assert!(pair.client.wait().is_released());
+    let handle = pair.owner.handle;
+    pair.owner.client.send(Kind::CLOSE, &[handle.into()], "", &[]);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(pair.owner.client.socket.receive(false).unwrap().is_none(), "closed while its owner may pack it");
+    pair.owner.done(&command);
+    assert_eq!(pair.owner.client.answer().status, Status::OK);
+}
+
+/// Between two owners, of which one goes in either half of the way.
+#[test]
+fn what_is_between_two_owners_ends_with_either_of_them_and_leaves_no_slot_behind() {
+    for (source_goes, packed) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut pair = Pair::new(4);
+        let mut other = RawOwner::attach(pair.engine.connect().unwrap(), "other", 4);
+        let other_handle = open(&mut pair.client, "other");
+        let (src, dst) = if source_goes { (other_handle, pair.lent) } else { (pair.lent, other_handle) };
+        pair.client.submit(&range((src, 0), (dst, 0), BYTES as u32));
+        let (source, keeper) = if source_goes { (&mut other, &mut pair.owner) } else { (&mut pair.owner, &mut other) };
+        let packs: Vec<Command> = (0..4).map(|_| source.command()).collect();
+        let mut unpacks = Vec::new();
+        if packed {
+            packs.iter().for_each(|command| source.done(command));
+            unpacks = (0..4).map(|_| keeper.command()).collect();
+        }
+        rustix::net::shutdown(&other.client.socket, rustix::net::Shutdown::Both).unwrap();
+        other.client.wait_stopped();
+        if source_goes && packed {
+            // The other one still writes to the destination.
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(pair.client.reap().is_none(), "ended while its destination is written");
+        }
+        unpacks.iter().filter(|_| source_goes).for_each(|command| pair.owner.done(command));
+        let span = pair.client.wait();
+        assert_eq!((span.status(), span.stage), (Status::REGION_GONE, Stage::PACK.0), "{source_goes} {packed}");
+        let field = if source_goes { Field::SRC_REGION } else { Field::DST_REGION };
+        assert_eq!((span.field(), span.detail()), (field, other_handle.into()));
+        if !source_goes && !packed {
+            packs.iter().for_each(|command| pair.owner.done(command));
+        }
+        while let Some(command) = pair.owner.take() {
+            pair.owner.done(&command);
+        }
+        pair.all_slots_work();
+    }
 }
 
 #[test]
@@ -786,6 +841,12 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
+fn is_stopped(child: &Child) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let states = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default());
+    states.into_iter().all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+}
+
 #[test]
 fn an_owner_process_can_be_stopped_and_killed_at_any_time() {
     let directory = tempfile::tempdir().unwrap();
@@ -805,6 +866,7 @@ fn an_owner_process_can_be_stopped_and_killed_at_any_time() {
         assert!(bytes.iter().all(|byte| *byte == 0xA5), "other bytes");
 
         signal(&child, rustix::process::Signal::STOP);
+        eventually("all its threads have stopped", || is_stopped(&child));
         deadline(&mut client, &read, Duration::from_millis(20));
         let span = ending(&mut client);
         assert_eq!(span.status(), Status::TIMED_OUT);

@@ -105,3 +105,30 @@ impl Table {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::Rights;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_region_is_out_when_the_work_on_it_is_over() {
+        let (table, mut memory) = (Table::default(), [0; 8]);
+        let handle = Handle::new(1, 1).unwrap();
+        // SAFETY: the array outlives the table's region, and nobody touches it.
+        table.insert(handle, unsafe { Region::adopt(memory.as_mut_ptr(), 8, Rights::READ) }.unwrap());
+        let work = table.begin(handle.0).unwrap();
+        let (removed, removal) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                table.remove(handle);
+                removed.send(()).unwrap();
+            });
+            assert!(removal.recv_timeout(Duration::from_millis(50)).is_err(), "out while it is worked on");
+            assert!(table.begin(handle.0).is_none(), "new work on what is taken back");
+            drop(work);
+            removal.recv_timeout(Duration::from_secs(10)).expect("nobody was told");
+        });
+    }
+}

@@ -252,3 +252,74 @@ fn fits(offset: u64, len: u64, region: &Region) -> bool {
 fn outside(piece: usize, offset: u64) -> Refusal {
     Refusal { status: Status::OUT_OF_RANGE, piece: piece as u32, detail: offset }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 64;
+    const SLOT_BYTES: u32 = 128;
+
+    /// Runs a command on a region of 64 bytes that all are 7 and a slot of 128 bytes that all are 9, and gives both.
+    fn run(command: Command, rights: Rights, list: &[u64]) -> (Result<(), Refusal>, [u8; LEN], [u8; 128]) {
+        let (mut memory, mut slot) = ([7; LEN], [9; SLOT_BYTES as usize]);
+        let mut words = vec![0; ring_abi::staged::LIST_BYTES / 8];
+        words[..list.len()].copy_from_slice(list);
+        // SAFETY: region, slot and list are memory of this call, which nothing else refers to meanwhile.
+        let outcome = unsafe {
+            let region = Region::adopt(memory.as_mut_ptr(), LEN as u64, rights).unwrap();
+            Packer::default().run(&command, &region, slot.as_mut_ptr(), SLOT_BYTES, words.as_ptr().cast())
+        };
+        (outcome, memory, slot)
+    }
+
+    fn pack(piece_bytes: u32, count: u32) -> Command {
+        Command { op: CommandOp::PACK, slot: 0, chunk: 0, region: 5, piece_bytes, count }
+    }
+
+    fn record(offset: u64, len: u32, reserved: u32) -> [u64; 2] {
+        PieceRecord { offset, len, reserved }.to_words()
+    }
+
+    #[test]
+    fn pieces_outside_the_region_or_the_slot_are_refused_by_number_and_not_touched() {
+        let refused = |status, piece, detail| Err(Refusal { status, piece, detail });
+        let outside = |piece, detail| refused(Status::OUT_OF_RANGE, piece, detail);
+        for op in [CommandOp::PACK, CommandOp::UNPACK] {
+            let run = |command: Command, list: &[u64]| run(Command { op, ..command }, Rights::READ_WRITE, list).0;
+            assert_eq!(run(pack(8, 3), &[0, 56, 57]), outside(2, 57));
+            assert_eq!(run(pack(8, 1), &[u64::MAX - 3]), outside(0, u64::MAX - 3));
+            assert_eq!(run(pack(65, 1), &[0]), outside(0, 0));
+            assert_eq!(run(pack(8, 17), &[0; 17]), refused(Status::INVALID_COUNT, 0, 17));
+            assert_eq!(run(pack(0, 4097), &[]), refused(Status::INVALID_COUNT, 0, 4097));
+            assert_eq!(run(pack(u32::MAX, u32::MAX), &[]), refused(Status::INVALID_COUNT, 0, u32::MAX.into()));
+            let list = |last| [record(0, 64, 0), record(60, 4, 0), last].concat();
+            assert_eq!(run(pack(0, 3), &list(record(61, 4, 0))), outside(2, 61));
+            assert_eq!(run(pack(0, 3), &list(record(0, 61, 0))), outside(2, 0));
+            assert_eq!(run(pack(0, 3), &list(record(0, 4, 1))), outside(2, 0));
+            assert_eq!(run(pack(0, 3), &list(record(u64::MAX, 1, 0))), outside(2, u64::MAX));
+            assert_eq!(run(pack(0, 3), &list(record(0, 60, 0))), Ok(()));
+        }
+        for (op, rights) in [(CommandOp::PACK, Rights::WRITE), (CommandOp::UNPACK, Rights::READ)] {
+            let (outcome, memory, slot) = run(Command { op, ..pack(8, 1) }, rights, &[0]);
+            assert_eq!(outcome, refused(Status::NO_RIGHT, 0, 5));
+            assert!(memory == [7; LEN] && slot == [9; 128]);
+        }
+        let unknown = Command { op: CommandOp(3), ..pack(8, 1) };
+        assert_eq!(run(unknown, Rights::READ_WRITE, &[0]).0, refused(Status::INVALID_OPCODE, 0, 3));
+    }
+
+    #[test]
+    fn lists_are_short_where_lengths_are_equal_and_leave_zeros_out_at_the_source() {
+        let piece = |src, dst, len, zero| Piece { src, dst, len, zero };
+        let mut pieces = vec![piece(5, 100, 8, false), piece(0, 200, 8, true), piece(9, 300, 8, false)];
+        let mut words = Vec::new();
+        assert_eq!((owner_list(&pieces, true, &mut words), &words[..]), ((8, 2), &[5, 9][..]));
+        assert_eq!((owner_list(&pieces, false, &mut words), &words[..]), ((8, 3), &[100, 200, 300][..]));
+        pieces[2].len = 4;
+        assert_eq!(owner_list(&pieces, true, &mut words), (0, 2));
+        assert_eq!(words, [record(5, 8, 0), record(9, 4, 0)].concat());
+        pieces.retain(|piece| piece.zero);
+        assert_eq!((owner_list(&pieces, true, &mut words), words.len()), ((0, 0), 0));
+    }
+}
