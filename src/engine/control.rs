@@ -4,7 +4,7 @@ use super::FEATURES;
 use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
 use super::log::Pace;
-use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, ring_bell};
+use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, Watcher, ring_bell};
 use super::memory::Memory;
 use super::session::{Session, Shown, Wires};
 use super::staging::Staging;
@@ -124,6 +124,7 @@ pub(super) struct Control {
     inbox: Inbox,
     epoll: OwnedFd,
     listeners: Vec<Listener>,
+    watchers: Vec<Watcher>,
     stopping: bool,
 }
 
@@ -166,6 +167,7 @@ impl Control {
             inbox,
             epoll,
             listeners: Vec::new(),
+            watchers: Vec::new(),
             stopping: false,
         };
         Ok((control, handle))
@@ -262,6 +264,7 @@ impl Control {
                     self.withdraw_everywhere(export.memory, None, Answer::Channel(answer));
                 }
             }
+            Request::Watch(watcher) => self.watchers.push(watcher),
             Request::Stop { within } => {
                 self.stopping = true;
                 self.command(Command::Stop { within });

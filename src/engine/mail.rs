@@ -8,6 +8,7 @@ use crate::region::Region;
 use ring_abi::{Handle, Status};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
+use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,7 +74,11 @@ pub(super) enum Request {
     Export { name: String, region: Arc<Region>, answer: Sender<Status> },
     Unadopt { name: String, answer: Sender<()> },
     Stop { within: Duration },
+    Watch(Watcher),
 }
+
+/// Goes with the control thread; whoever has the other end sees that.
+pub(super) type Watcher = Sender<Infallible>;
 
 pub(super) enum Letter {
     Event(Event),

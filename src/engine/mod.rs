@@ -36,7 +36,7 @@ mod staging;
 
 pub use crate::stats::Counters;
 pub use config::{Config, Limits};
-pub use listen::ListenError;
+pub use listen::{ListenError, check_listen};
 
 use crate::attach::{AttachError, Socket};
 pub use crate::region::guard::install as guard_process;
@@ -47,6 +47,7 @@ use mail::{ControlHandle, Request};
 use poller::Poller;
 use ring_abi::{Features, Status};
 use rustix::fs::{Mode, OFlags};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -272,6 +273,16 @@ impl RunningEngine {
         self.stats.read()
     }
 
+    /// A way to wait, on another thread, for the end of this engine: a poller that died by a bug takes it down, and nobody
+    /// can attach any more.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        let (watcher, watch) = mpsc::channel();
+        // An engine that has ended drops the watcher, which is the news.
+        let _ = self.control.send(Request::Watch(watcher));
+        Watch(watch)
+    }
+
     /// Stops in good order: nobody can attach any more and no batch is begun; those under way are finished, for so long at
     /// most. What has no outcome then is [cut](Counters::batches_cut), as by [`stop`](Self::stop). Returns when nobody
     /// touches any memory any more.
@@ -300,6 +311,18 @@ impl Drop for RunningEngine {
         if !self.fork.is_child() {
             self.end(Duration::ZERO);
         }
+    }
+}
+
+/// Knows when an engine has ended: see [`RunningEngine::watch`].
+#[derive(Debug)]
+pub struct Watch(mpsc::Receiver<Infallible>);
+
+impl Watch {
+    /// Returns when the engine has ended, in good order or by a failure, and no client of it is attached any more.
+    pub fn wait(&self) {
+        // Nothing is ever sent: it returns when the other end is gone.
+        let _ = self.0.recv();
     }
 }
 
@@ -375,5 +398,21 @@ mod tests {
         assert!(matches!(socket.receive(true), Err(AttachError::Closed)), "a question stays without an answer");
         engine.control_thread.take().unwrap().join().unwrap();
         assert!(engine.connect().is_err(), "a client can still come");
+    }
+
+    #[test]
+    fn who_watches_an_engine_sees_its_poller_die_and_not_before() {
+        let mut engine = Engine::new(&Config { workers: 0, ..Config::default() }).unwrap();
+        let (_, no_commands) = mpsc::channel();
+        let (_inbox, outbox) = mail::inbox().unwrap();
+        let other = Poller::new(0, Duration::ZERO, engine.fork.clone(), no_commands, outbox).unwrap();
+        let poller = std::mem::replace(&mut engine.poller, other);
+        let engine = engine.start().unwrap();
+        let watch = engine.watch();
+        assert_eq!(watch.0.recv_timeout(Duration::from_millis(20)), Err(mpsc::RecvTimeoutError::Timeout));
+        drop(poller);
+        let limit = Duration::from_secs(10);
+        assert_eq!(watch.0.recv_timeout(limit), Err(mpsc::RecvTimeoutError::Disconnected));
+        engine.watch().wait();
     }
 }

@@ -541,6 +541,7 @@ impl Session {
         self.shown.reason = Some(reason);
         self.shown.batches_cut = self.ledger.running().into();
         stats::add(&self.stats.served.batches_cut, self.shown.batches_cut);
+        stats::add(&self.stats.served.sessions_cut, u64::from(self.shown.batches_cut > 0));
         for run in self.runs.iter_mut().flatten() {
             run.give_up();
         }

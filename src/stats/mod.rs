@@ -24,6 +24,7 @@ pub(crate) struct Served {
     bytes: AtomicU64,
     batches: ByStatus,
     pub batches_cut: AtomicU64,
+    pub sessions_cut: AtomicU64,
 }
 
 /// What the control thread counts.
@@ -114,6 +115,8 @@ pub struct Counters {
     pub batches: Vec<(Status, u64)>,
     /// Batches that had no outcome when their session ended: their client died, or a stop did not wait for them.
     pub batches_cut: u64,
+    /// Sessions that ended with such batches.
+    pub sessions_cut: u64,
 }
 
 impl Counters {
@@ -136,6 +139,7 @@ impl Stats {
             bytes: load(&self.served.bytes),
             batches: self.served.batches.read(),
             batches_cut: load(&self.served.batches_cut),
+            sessions_cut: load(&self.served.sessions_cut),
         }
     }
 }
