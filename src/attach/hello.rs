@@ -40,7 +40,11 @@ pub(crate) fn connect(path: &Path) -> Result<Socket, AttachError> {
 
 /// Agrees on a session and maps its areas.
 pub(crate) fn hello(socket: &Socket, hello: &Message) -> Result<Greeted, AttachError> {
-    socket.send(hello, &[])?;
+    match socket.send(hello, &[]) {
+        // An engine that refuses whoever connects says why, and closes before it is asked.
+        Ok(()) | Err(AttachError::Closed) => {}
+        Err(error) => return Err(error),
+    }
     let Received { message, fds } = receive_until(socket, Instant::now() + ANSWER_LIMIT)?;
     if message.kind != Kind::HELLO.answer() || message.request != hello.request {
         return Err(AttachError::BadMessage("the first answer is not about HELLO"));
