@@ -316,7 +316,8 @@ impl Control {
 
     fn add_socket(&mut self, socket: Socket, peer: Peer) {
         if self.stopping {
-            return socket.discard();
+            let refusal = Refusal::new(Status::STOPPING, "it does not take clients any more");
+            return self.refuse_connection(socket, Some(peer), &refusal);
         }
         if let Err(refusal) = self.has_room_for(peer) {
             return self.refuse_connection(socket, Some(peer), &refusal);
