@@ -53,6 +53,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(failure @ Failure::Logged) => failure.exit_code(),
         Err(failure) => {
             eprintln!("scatter-ring: {failure}");
             failure.exit_code()

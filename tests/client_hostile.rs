@@ -192,7 +192,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// None of them ever waits at the wake socket, whose end says it.
 #[test]
 fn a_client_that_never_sleeps_notices_that_its_engine_is_gone() {
-    let ways: [(&str, fn(&mut Client, &Ticket) -> Option<Status>); 5] = [
+    type Way = fn(&mut Client, &Ticket) -> Option<Status>;
+    let ways: [(&str, Way); 5] = [
         ("a wait that spins", |client, ticket| client.wait(ticket).err().map(|error| error.status)),
         ("looks at a batch", |client, ticket| {
             client.wait_timeout(ticket, Duration::ZERO).err().map(|error| error.status)

@@ -31,8 +31,11 @@ const EXPORT_BYTES: u64 = 4 << 20;
 /// What a client has when it is killed: dropped only if it is not.
 type Kept = Box<dyn std::any::Any>;
 
+/// A name, and what a client does before it stops there.
+type Point = (&'static str, fn(&Path) -> Kept);
+
 /// Every step of the protocol at which a client can die, and how it gets there.
-const POINTS: [(&str, fn(&Path) -> Kept); 19] = [
+const POINTS: [Point; 19] = [
     ("connected", |path| Box::new(connect(path))),
     ("half a message sent", |path| {
         let socket = connect(path);

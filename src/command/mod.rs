@@ -22,6 +22,8 @@ pub enum Failure {
     Usage(String),
     /// It went wrong.
     Run(String),
+    /// It went wrong, and the log says how: whoever reads standard error may be stuck, and must not be waited for.
+    Logged,
 }
 
 impl Failure {
@@ -33,7 +35,7 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Usage(_) => 2,
-            Failure::Run(_) => 1,
+            Failure::Run(_) | Failure::Logged => 1,
         })
     }
 }
@@ -42,6 +44,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(text) | Failure::Run(text) => f.write_str(text),
+            Failure::Logged => f.write_str("see the log"),
         }
     }
 }

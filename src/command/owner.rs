@@ -18,7 +18,7 @@ pub struct Args {
     name: String,
     #[arg(long)]
     bytes: u64,
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, default_value = "shared")]
     memory: OwnerMemory,
 }
 

@@ -56,7 +56,8 @@ impl Place {
 /// An engine that ends with this process.
 pub fn start_engine(directory: &PrivateDirectory) -> Result<Helper, Failure> {
     let socket = directory.socket();
-    let args: [&OsStr; 4] = ["serve".as_ref(), "--with-parent".as_ref(), "--socket".as_ref(), socket.as_ref()];
+    let options = ["serve", "--with-parent", "--log-level", "warn", "--socket"];
+    let args: Vec<&OsStr> = options.iter().map(OsStr::new).chain([socket.as_os_str()]).collect();
     let mut engine = Helper::start("engine", &args)?;
     engine.line()?;
     Ok(engine)

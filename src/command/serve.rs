@@ -1,25 +1,44 @@
 //! `scatter-ring serve`: the engine as a process of its own.
 
-use super::{Failure, process};
-use scatter_ring::engine::{Config, Engine, Limits};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
-use signal_hook::iterator::Signals;
+mod events;
+mod file;
+mod logs;
+mod manager;
+mod settings;
+mod tables;
+
+use super::Failure;
+use events::Event;
+use logs::{Format, Log};
+use ring_abi::Status;
+use scatter_ring::engine::{Counters, Engine, RunningEngine};
+use settings::Settings;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// Run the engine for the programs of this user.
+/// Run the engine for the programs of this user, or of users that a configuration file names.
 ///
-/// Programs attach through the socket, register memory, and describe in a ring what to move. SIGTERM and Ctrl-C stop the
-/// engine: what is under way is finished, and its clients are told.
+/// Programs attach through the socket, register memory, and describe in a ring what to move.
+///
+/// SIGTERM, SIGINT (Ctrl-C) and SIGHUP stop the engine: nobody can attach any more, batches under way are finished, for 5
+/// seconds at most, and clients are told. A second signal ends it at once. SIGUSR1 writes to the log what it has done so
+/// far. The configuration is read once, at the start.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// Read settings from a TOML file; options given here win. No file is read without this option
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only check the settings and print them as a file; run it as the user that will serve
+    #[arg(long)]
+    check_config: bool,
     /// Where to listen [default: $XDG_RUNTIME_DIR/scatter-ring/socket; without that variable
     /// /run/scatter-ring/socket for root, else scatter-ring-UID/socket in the directory for temporary files]
     ///
-    /// The socket's directory is made if it is not there, and must be this user's alone.
+    /// The socket's directory is made if it is not there, and must be this user's alone; if other users may attach, it
+    /// may be open to a group (mode 0750).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Threads that copy, besides the one that serves the rings [default: processors - 1, at most 4]
@@ -31,6 +50,15 @@ pub struct Args {
     /// Most clients at a time [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     clients: Option<u16>,
+    /// Serve a file's bytes as a table of this name, read-only; may be given several times
+    #[arg(long = "table", value_name = "NAME=FILE", value_parser = name_and_file)]
+    tables: Vec<(String, PathBuf)>,
+    /// How the log on standard error looks
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log: Format,
+    /// What the log says: off, error, warn, info, debug or trace [default: RUST_LOG, else info]
+    #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
+    log_level: Option<String>,
     /// Stop when standard input ends, and remove the socket's directory.
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -40,77 +68,127 @@ const EXAMPLES: &str = "\
 Examples:
   scatter-ring serve
   scatter-ring serve --socket /tmp/mine/socket --workers 2
-  scatter-ring serve --spin-us 0       Never spin: slower answers, no processor time while idle";
+  scatter-ring serve --spin-us 0         Never spin: slower answers, no processor time while idle
+  scatter-ring serve --table users=/data/users.bin
+  scatter-ring serve --config /etc/scatter-ring.toml --check-config
+
+Exit status: 0 stopped as asked, 1 failed or stopped by a second signal, 2 wrong options or settings";
+
+fn name_and_file(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text.split_once('=').ok_or("must be NAME=FILE")?;
+    Ok((name.to_owned(), file.into()))
+}
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let (socket, config) = (args.socket.clone().unwrap_or_else(default_socket), config(args));
-    // Before anybody can know that there is something to stop.
-    let stop = stop_requests(args.with_parent)?;
-    let engine = Engine::new(&config)?.start()?;
-    engine.listen(&socket)?;
-    let announced = announce(&socket, &config);
-    if announced.is_ok() {
-        stop.recv()?;
+    let settings = Settings::new(args)?;
+    if args.check_config {
+        settings.check_place()?;
+        return print(&toml::to_string(&settings)?);
     }
-    // A second signal from now on ends the process at once.
-    drop(stop);
-    engine.stop();
+    let log = Log::start(args)?;
+    let engine = Engine::new(&settings.engine())?.start()?;
+    tables::serve(&engine, &settings)?;
+    // Before anybody can know that there is something to stop.
+    let events = events::events(args.with_parent, engine.watch())?;
+    engine.listen(&settings.socket)?;
+    let served = announce(&settings).and_then(|()| until_stop(&events, || report(&engine.counters(), &log)));
+    // Clients of a parent that has ended have ended too.
+    let within = if args.with_parent { Duration::ZERO } else { settings.stop_within() };
+    match &served {
+        Ok(cause) => stop(engine, cause, within, &log),
+        Err(_) => engine.stop(),
+    }
     if args.with_parent
-        && let Some(directory) = socket.parent()
+        && let Some(directory) = settings.socket.parent()
     {
         // The parent may have been quicker.
         let _ = std::fs::remove_dir(directory);
     }
-    announced
+    served.map(|_| ())
 }
 
-fn announce(socket: &Path, config: &Config) -> Result<(), Failure> {
+fn announce(settings: &Settings) -> Result<(), Failure> {
+    let config = settings.engine();
+    let (socket, sessions) = (settings.socket.display(), config.limits.sessions);
+    let workers = config.workers;
+    print(&format!("scatter-ring: serving at {socket} ({workers} copy workers, at most {sessions} clients)\n"))?;
+    // Quoted, so that nothing in it is a line of its own.
+    manager::tell(&format!("READY=1\nSTATUS=serving at {:?}\n", settings.socket));
+    Ok(())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    let Config { workers, limits, .. } = config;
-    let sessions = limits.sessions;
-    let socket = socket.display();
-    writeln!(out, "scatter-ring: serving at {socket} ({workers} copy workers, at most {sessions} clients)")?;
+    out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-fn config(args: &Args) -> Config {
-    let default = Config::default();
-    Config {
-        workers: args.workers.map_or(default.workers, usize::from),
-        spin: args.spin_us.map_or(default.spin, |us| Duration::from_micros(us.into())),
-        limits: Limits { sessions: args.clients.map_or(default.limits.sessions, usize::from), ..default.limits },
-        ..default
-    }
-}
-
-fn default_socket() -> PathBuf {
-    let user = rustix::process::geteuid();
-    let directory = match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
-        Some(runtime) => PathBuf::from(runtime).join("scatter-ring"),
-        None if user.is_root() => PathBuf::from("/run/scatter-ring"),
-        None => std::env::temp_dir().join(format!("scatter-ring-{}", user.as_raw())),
-    };
-    directory.join("socket")
-}
-
-/// Something comes out of it when the engine is to stop.
-fn stop_requests(with_parent: bool) -> Result<mpsc::Receiver<()>, Failure> {
-    let (stop, stopped) = mpsc::channel();
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGXFSZ])?;
-    let by_signal = stop.clone();
-    std::thread::spawn(move || {
-        // Without a handler a ring that a file size limit does not allow would end the process, and not just be refused.
-        for _ in signals.forever().filter(|signal| *signal != SIGXFSZ) {
-            if by_signal.send(()).is_err() {
-                // It is stopping already, and somebody cannot wait for what is under way.
-                std::process::exit(1);
+/// Answers events until one asks for a stop; says which.
+fn until_stop(events: &Receiver<Event>, mut report: impl FnMut()) -> Result<&'static str, Failure> {
+    loop {
+        match events.recv()? {
+            Event::Report => report(),
+            Event::Stop(cause) => return Ok(cause),
+            Event::EngineEnded => {
+                tracing::error!("the engine has failed: nobody is served any more");
+                return Err(Failure::Logged);
             }
         }
-    });
-    if with_parent {
-        process::at_end_of_parent(move || {
-            let _ = stop.send(());
-        });
     }
-    Ok(stopped)
+}
+
+/// Stops in good order, and says what that cut short.
+fn stop(engine: RunningEngine, cause: &str, within: Duration, log: &Log) {
+    let before = engine.counters();
+    tracing::info!(cause, within_s = within.as_secs(), "stopping: batches under way are finished");
+    // What comes after the waiting takes a moment too.
+    let limit_us = (within + Duration::from_secs(10)).as_micros();
+    manager::tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={limit_us}\nSTATUS=finishing batches under way\n"));
+    let counters = engine.stop_within(within);
+    let batches = counters.batches_cut - before.batches_cut;
+    if batches > 0 {
+        let (sessions, after_s) = (counters.sessions_cut - before.sessions_cut, within.as_secs());
+        tracing::warn!(batches, sessions, after_s, "cut batches that had no outcome in time");
+    }
+    report(&counters, log);
+    tracing::info!("stopped");
+}
+
+fn report(counters: &Counters, log: &Log) {
+    let ended: u64 = counters.sessions_ended.iter().map(|(_, count)| count).sum();
+    let by_status = |list: &[(Status, u64)]| {
+        let texts: Vec<String> = list.iter().map(|(status, count)| format!("{status:?} {count}")).collect();
+        if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+    };
+    tracing::info!(
+        sessions = counters.sessions,
+        attached = counters.sessions.saturating_sub(ended),
+        regions = counters.regions,
+        descriptors = counters.descriptors,
+        bytes = counters.bytes,
+        batches = by_status(&counters.batches),
+        batches_cut = counters.batches_cut,
+        refused = by_status(&counters.refused),
+        log_lines_lost = log.lines_lost(),
+        "served so far"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn an_engine_that_ends_by_itself_is_a_failure_and_a_signal_is_not() {
+        let until_stop_after = |all: Vec<Event>| {
+            let (sender, events) = mpsc::channel();
+            all.into_iter().for_each(|event| sender.send(event).unwrap());
+            let mut reports = 0;
+            let ended = until_stop(&events, || reports += 1);
+            (ended.ok(), reports)
+        };
+        assert_eq!(until_stop_after(vec![Event::Report, Event::EngineEnded, Event::Stop("SIGTERM")]), (None, 1));
+        assert_eq!(until_stop_after(vec![Event::Report, Event::Report, Event::Stop("SIGINT")]), (Some("SIGINT"), 2));
+    }
 }

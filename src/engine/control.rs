@@ -344,11 +344,11 @@ impl Control {
 
     fn refuse_connection(&mut self, socket: Socket, peer: Option<Peer>, refusal: &Refusal) {
         let Refusal(status, text) = refusal;
+        self.stats.attached.refused.count(*status);
         let answer = Message::new(Kind::HELLO, 0, [0; 8]).answer(*status, [0; 8]);
         // It is refused either way.
         let _ = socket.send(&answer.with_name(text), &[]);
         socket.discard();
-        self.stats.attached.refused.count(*status);
         if let Some(unsaid) = self.pace.next(Instant::now()) {
             let (user, pid) = peer.map_or((None, None), |peer| (Some(peer.user), Some(peer.pid)));
             tracing::warn!(user, pid, ?status, unsaid, "connection refused: {text}");

@@ -55,12 +55,11 @@ impl Control {
         };
         let [bytes, rights_bits, offset, ..] = question.args;
         let rights = rights(rights_bits)?;
+        self.has_bytes_for(id, bytes)?;
         let is_same_user = self.sessions.get(&id).is_some_and(|session| session.peer.is_own_user());
         let trust = if is_same_user { self.trust } else { Trust::Sealed };
         let region = Region::from_fd(fd, offset, bytes, rights, trust)
             .map_err(|error| Refusal::new(error.status(), error.to_string()))?;
-        // It is mapped, and not yet counted: a size that the file does not have is the better thing to be told of.
-        self.has_bytes_for(id, bytes)?;
         let memory = Memory::Mapped(Arc::new(region));
         let handle = self.hold(id, |_| Held { memory: Some(memory), rights, own: true })?;
         if let Some(session) = self.sessions.get_mut(&id) {
