@@ -26,7 +26,7 @@ pub enum Format {
 }
 
 /// Lines that wait for whoever reads them.
-const LINES_WAITING_MAX: usize = 4096;
+const LINES_WAITING_MAX: usize = 256;
 
 impl Log {
     /// From now on events of all threads go to standard error, and panics too, as one line each.
