@@ -168,6 +168,9 @@ fn connect(path: &Path) -> Socket {
     let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(family, kind, rustix::net::SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
+    // An engine that is stuck fails a test, and does not hang it.
+    let limit = Some(Duration::from_secs(10));
+    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, limit).unwrap();
     Socket::new(socket)
 }
 
