@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use scatter_ring::attach::Socket;
 use scatter_ring::engine::{Config, Engine, RunningEngine};
 use scatter_ring::owner::{Lent, Owner, OwnerError, Setup};
-use scatter_ring::region::{Region, Rights, SharedPages};
+use scatter_ring::region::{Huge, Region, Rights, SharedPages};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -780,6 +780,35 @@ fn memory_is_taken_back_under_transfers() {
         client.ask(Kind::CLOSE, &[lent.into()], "", &[]);
     }
     drop(stays);
+}
+
+#[test]
+fn memory_of_a_file_that_the_engine_accepts_is_mapped_and_other_memory_goes_by_slots() {
+    let engine = engine();
+    let owner = Owner::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let mut client = client(&engine);
+    let (out, out_handle) = client.memory(8192, Rights::READ_WRITE);
+    let (sealed, _file) = Region::allocate(8192, Huge::Never).unwrap();
+    let fd = rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, 8192).unwrap();
+    let unsealed = Region::of_own_fd(&fd, 0, 8192, Rights::READ_WRITE).unwrap();
+    for (name, region, is_mapped) in [("sealed", &sealed, true), ("unsealed", &unsealed, false)] {
+        region.write_at(1000, name.as_bytes()).unwrap();
+        let base = region.as_ptr().wrapping_add(100);
+        // SAFETY: it stays mapped longer than it is lent, and is read and written by regions only.
+        let lent = unsafe { owner.lend(name, base, 8000, Rights::READ_WRITE) }.unwrap();
+        assert_eq!(lent.is_mapped(), is_mapped, "{name}");
+        let handle = open(&mut client, name);
+        let span = client.done(&range((handle, 900), (out_handle, 0), name.len() as u32));
+        let route = if is_mapped { Route::DIRECT } else { Route::GATHER };
+        assert_eq!((span.status(), span.route), (Status::OK, route.0), "{name}");
+        let mut bytes = vec![0; name.len()];
+        out.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, name.as_bytes());
+        lent.close();
+        assert_eq!(client.done(&range((handle, 0), (out_handle, 0), 8)).status(), Status::REGION_GONE, "{name}");
+        assert_eq!(client.ask(Kind::OPEN, &[1], name, &[]).status, Status::NAME_UNKNOWN);
+    }
 }
 
 #[test]

@@ -5,6 +5,9 @@
 //! has put there, while the engine copies other slots. Clients open it by its name, like any other region. (Row numbers
 //! cannot be in it: they are what the engine reads.)
 //!
+//! Memory that turns out to be a shared mapping of a file which the engine accepts (a memfd sealed against shrinking, or
+//! any memory file if it trusts this user) is mapped by the engine instead, and costs this process nothing.
+//!
 //! ```
 //! use scatter_ring::client::{Client, Setup};
 //! use scatter_ring::engine::{Config, Engine};
@@ -32,10 +35,10 @@ mod serve;
 mod table;
 
 use crate::attach::{self, ANSWER_LIMIT, AttachError, Greeted, Socket};
-use crate::region::{ForkGuard, Region, RegionError, Rights, SharedPages};
+use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, SharedPages, find_backing};
 use ring_abi::staged::LIST_BYTES;
 use ring_abi::{Features, Handle, Kind, Message, NAME_BYTES_MAX, Status};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::Shutdown;
 use serve::Server;
 use std::path::Path;
@@ -79,6 +82,7 @@ pub struct Owner {
 pub struct Lent {
     shared: Arc<Shared>,
     handle: Handle,
+    is_mapped: bool,
 }
 
 static_assertions::assert_impl_all!(Owner: Send, Sync);
@@ -155,7 +159,7 @@ impl Owner {
             attach::hello(&socket, &Message::hello(features, capacity, capacity, 0))?;
         let shared = Arc::new(Shared { fork, table: Table::default(), socket, request: Mutex::new(1) });
         let asked = [setup.slots.into(), setup.slot_bytes.into()];
-        let (answer, fds) = shared.ask(Kind::STAGE, asked, "")?;
+        let (answer, fds) = shared.ask(Kind::STAGE, &asked, "", &[])?;
         let [slot_count, slot_bytes, ..] = answer.args;
         if !(1..=asked[0]).contains(&slot_count) || !(1..=asked[1]).contains(&slot_bytes) {
             return Err(AttachError::BadMessage("more staging memory than was asked for, or none").into());
@@ -191,16 +195,20 @@ impl Owner {
             let text = format!("a name has 1 to {NAME_BYTES_MAX} bytes");
             return Err(AttachError::Refused { status: Status::INVALID_SETTING, text }.into());
         }
-        // Here is the place to find out that the memory is a shared mapping of a file, and to register it by that.
         // SAFETY: the caller's promise; the region is out of the table before it ends.
         let region = unsafe { Region::adopt(base, bytes, rights) }?;
-        let (answer, _) = self.shared.ask(Kind::LEND, [bytes, rights.bits()], "")?;
-        let handle = u32::try_from(answer.args[0]).map(Handle).ok().filter(|handle| handle.generation() != 0);
-        let handle = handle.ok_or(AttachError::BadMessage("an answer without a region handle"))?;
-        self.shared.table.insert(handle, region);
+        let (handle, is_mapped) = match self.shared.register(&region)? {
+            Some(handle) => (handle, true),
+            None => {
+                let (answer, _) = self.shared.ask(Kind::LEND, &[bytes, rights.bits()], "", &[])?;
+                let handle = handle(&answer)?;
+                self.shared.table.insert(handle, region);
+                (handle, false)
+            }
+        };
         // From here on dropping it takes it back.
-        let lent = Lent { shared: self.shared.clone(), handle };
-        self.shared.ask(Kind::EXPORT, [handle.0.into(), rights.bits()], name)?;
+        let lent = Lent { shared: self.shared.clone(), handle, is_mapped };
+        self.shared.ask(Kind::EXPORT, &[handle.0.into(), rights.bits()], name, &[])?;
         Ok(lent)
     }
 
@@ -234,6 +242,13 @@ impl Drop for Owner {
 }
 
 impl Lent {
+    /// True if the engine has mapped the memory by its file: then nothing goes through slots, and this process has no part
+    /// in transfers.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.is_mapped
+    }
+
     /// Takes the memory back: refuses new use, and returns when nobody touches it any more.
     pub fn close(self) {
         drop(self);
@@ -247,8 +262,9 @@ impl Drop for Lent {
         }
         self.shared.table.remove(self.handle);
         if self.shared.usable().is_ok() {
-            // Also frees the name. An engine that does not answer has the memory no less taken away.
-            let _ = self.shared.ask(Kind::CLOSE, [self.handle.0.into(), 0], "");
+            // Also frees the name. An engine that does not answer has the memory no less taken away, or has a mapping of
+            // its own.
+            let _ = self.shared.ask(Kind::CLOSE, &[self.handle.0.into()], "", &[]);
         }
     }
 }
@@ -261,13 +277,34 @@ impl Shared {
         if self.table.is_lost() { Err(OwnerError::Lost) } else { Ok(()) }
     }
 
+    /// Registers memory that is a shared mapping of a file, so that the engine can map it too. `None`: it is private, or
+    /// of a file that the engine does not accept.
+    fn register(&self, region: &Region) -> Result<Option<Handle>, OwnerError> {
+        let (bytes, rights) = (region.bytes(), region.rights());
+        // Where it cannot be found out the memory goes by slots.
+        let Ok(Some(Backing { file, offset })) = find_backing(region.as_ptr(), bytes) else { return Ok(None) };
+        match self.ask(Kind::REGISTER, &[bytes, rights.bits(), offset], "", &[file.as_fd()]) {
+            Ok((answer, _)) => handle(&answer).map(Some),
+            Err(OwnerError::Attach(AttachError::Refused { status: Status::BAD_FD, .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// One question and its answer. An engine that is gone, does not answer or answers something else loses the session.
-    fn ask(&self, kind: Kind, args: [u64; 2], name: &str) -> Result<(Message, Vec<OwnedFd>), OwnerError> {
+    fn ask(
+        &self,
+        kind: Kind,
+        args: &[u64],
+        name: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Message, Vec<OwnedFd>), OwnerError> {
+        let mut words = [0; 8];
+        words[..args.len()].copy_from_slice(args);
         let mut request = self.request.lock().unwrap_or_else(|e| e.into_inner());
-        let question = Message::new(kind, *request, [args[0], args[1], 0, 0, 0, 0, 0, 0]).with_name(name);
+        let question = Message::new(kind, *request, words).with_name(name);
         *request += 1;
         let until = Instant::now() + ANSWER_LIMIT;
-        let received = attach::send_until(&self.socket, &question, &[], until)
+        let received = attach::send_until(&self.socket, &question, fds, until)
             .and_then(|()| attach::receive_until(&self.socket, until))
             .and_then(|received| {
                 let answers = received.message.kind == kind.answer() && received.message.request == question.request;
@@ -287,4 +324,9 @@ impl Shared {
             }
         }
     }
+}
+
+fn handle(answer: &Message) -> Result<Handle, OwnerError> {
+    let handle = u32::try_from(answer.args[0]).map(Handle).ok().filter(|handle| handle.generation() != 0);
+    handle.ok_or_else(|| AttachError::BadMessage("an answer without a region handle").into())
 }
