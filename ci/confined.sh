@@ -11,7 +11,8 @@ memlock_bytes=$((8 << 20))
 memory_bytes=$((512 << 20))
 address_space_bytes=$((3 << 30))
 nobody=65534
-tests=(client client_batches hostile_process hostile_regions hostile_ring hostile_socket)
+# Not hostile_process, which takes gigabytes to see an engine run out of them.
+tests=(client client_batches engine_model hostile_regions hostile_ring hostile_socket)
 
 not_run() {
     echo "confined: NOT RUN: $1" >&2
@@ -48,7 +49,8 @@ memory_cgroup() {
     for limit in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
         directory=$(dirname "$limit")/scatter-ring-confined-$$
         mkdir "$directory" 2> /dev/null || continue
-        if echo $memory_bytes 2> /dev/null > "$directory/$(basename "$limit")"; then
+        # The kernel makes the file where there is a limit.
+        if [ -e "$directory/$(basename "$limit")" ] && echo $memory_bytes > "$directory/$(basename "$limit")"; then
             echo "$directory"
             return
         fi

@@ -189,10 +189,12 @@ fn attaching_to_nobody_says_what_to_do() {
 /// How long a dead engine may stay unnoticed. Some 500 ms in fact.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// A way to use a client: what it says of the session's end, once it does.
+type Way = fn(&mut Client, &Ticket) -> Option<Status>;
+
 /// None of them ever waits at the wake socket, whose end says it.
 #[test]
 fn a_client_that_never_sleeps_notices_that_its_engine_is_gone() {
-    type Way = fn(&mut Client, &Ticket) -> Option<Status>;
     let ways: [(&str, Way); 5] = [
         ("a wait that spins", |client, ticket| client.wait(ticket).err().map(|error| error.status)),
         ("looks at a batch", |client, ticket| {

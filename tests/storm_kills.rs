@@ -12,7 +12,7 @@ use scatter_ring::region::{self, Huge, Rights};
 use scatter_ring::sync::Ordering::Relaxed;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
-use storm::{Footprint, Running, by_build, middle_and_longest, private_directory, socket_of_this_client};
+use storm::{Footprint, MemoryGroup, Running, by_build, middle_and_longest, private_directory, socket_of_this_client};
 use support::hostile::{NOP, eventually, range};
 use support::{Random, RawClient};
 
@@ -31,11 +31,11 @@ const EXPORT_BYTES: u64 = 4 << 20;
 /// What a client has when it is killed: dropped only if it is not.
 type Kept = Box<dyn std::any::Any>;
 
-/// A name, and what a client does before it stops there.
-type Point = (&'static str, fn(&Path) -> Kept);
+/// How a client gets to the point where it dies.
+type Way = fn(&Path) -> Kept;
 
-/// Every step of the protocol at which a client can die, and how it gets there.
-const POINTS: [Point; 19] = [
+/// Every step of the protocol at which a client can die.
+const POINTS: [(&str, Way); 19] = [
     ("connected", |path| Box::new(connect(path))),
     ("half a message sent", |path| {
         let socket = connect(path);
@@ -278,6 +278,50 @@ fn a_client_that_is_killed_at_any_step_leaves_nothing_behind_and_disturbs_nobody
     Footprint::of(engine.pid()).assert_no_more_than(&before.unwrap());
     let (kills, (middle, longest)) = (times.len(), middle_and_longest(times));
     println!("{kills} kills, everything freed after {middle:?} (p50), {longest:?} (longest)");
+}
+
+/// Names the file that makes the client a member of a group with little memory.
+const GROUP: &str = "SCATTER_RING_TEST_GROUP";
+
+#[test]
+#[ignore = "is run by others, as a process of its own that the kernel kills"]
+fn a_client_that_takes_more_memory_than_it_may() {
+    let (Some(path), Ok(group)) = (socket_of_this_client(), std::env::var(GROUP)) else { return };
+    std::fs::write(group, "0").unwrap();
+    let mut client = Client::attach(&path).unwrap();
+    let mut all = Vec::new();
+    // The last is being allocated when the kernel has enough of it; transfers between the others are under way.
+    for i in 0..64 {
+        all.push(client.allocate(4 << 20).unwrap());
+        let mut batch = client.batch();
+        batch.read(&all[i / 2], 0, &all[i], 0, 4 << 20).unwrap();
+        batch.submit().unwrap();
+        println!("has {i}");
+    }
+    println!("has all");
+}
+
+/// Who allocates memory pays for it: what a client registers is the client's, and not the engine's.
+#[test]
+fn a_client_that_takes_more_memory_than_it_may_dies_alone() {
+    let Some(group) = MemoryGroup::new(64 << 20) else {
+        return eprintln!("NOT RUN: a memory cgroup cannot be made here (root, and a writable cgroup hierarchy)");
+    };
+    let directory = private_directory();
+    let path = directory.path().join("socket");
+    let engine = Running::engine(&path, &["--workers", "1"]);
+    let mut other = Other::new(&path);
+    let before = Footprint::of(engine.pid());
+    for _ in 0..3 {
+        let members = group.members();
+        let settings = [(GROUP, members.to_str().unwrap())];
+        let mut victim = Running::client("a_client_that_takes_more_memory_than_it_may", &path, &settings);
+        victim.line("has 3");
+        (0..20).for_each(|_| other.is_served());
+        assert_eq!(victim.killed_by(), Some(libc::SIGKILL));
+        storm::wait_for_footprint(engine.pid(), &before);
+        other.is_served();
+    }
 }
 
 /// Seconds for which the stopped client is stopped; without it a fraction of one.

@@ -111,7 +111,8 @@ pub struct Client {
     raw_open: bool,
     /// Row numbers of the one-call operations.
     index: Option<Region>,
-    /// Since when nothing has come, if something was looked for.
+    /// How often something was looked for since the last time that it came, and since when that goes on.
+    looks_in_vain: u32,
     quiet_since: Option<Instant>,
     ended: Cell<Option<Ended>>,
     /// Number of the next question on the attach socket.
@@ -179,6 +180,7 @@ impl Client {
             raw_used: false,
             raw_open: false,
             index: None,
+            looks_in_vain: 0,
             quiet_since: None,
             ended: Cell::new(None),
             requests: Cell::new(1),

@@ -24,6 +24,9 @@ const FULL_SLEEP: Duration = Duration::from_micros(200);
 /// A client that never sleeps does not meet the end of its wake socket: it looks for it when nothing has come for so long.
 const QUIET_MAX: Duration = Duration::from_millis(500);
 
+/// So many looks at an empty ring come before the first one that is timed.
+const LOOKS_WITHOUT_CLOCK: u32 = 8;
+
 /// Most wake-ups taken from the socket in one go.
 const WAKES_MAX: usize = 64;
 
@@ -193,7 +196,7 @@ impl Client {
         }
         let span = match self.areas.cq.pop() {
             Ok(Some(entry)) => {
-                self.quiet_since = None;
+                self.looks_in_vain = 0;
                 Span::from_entry(&entry)
             }
             Ok(None) => return Ok(None),
@@ -302,9 +305,16 @@ impl Client {
     /// To be called when there is nothing to take. If that has been so for long, looks whether the engine is still there;
     /// its end is reported by the next call, which first takes what was published before.
     pub(super) fn nothing_came(&mut self) {
+        self.looks_in_vain = self.looks_in_vain.saturating_add(1);
+        // Whoever finds something now and then does not read a clock for it.
+        if self.looks_in_vain < LOOKS_WITHOUT_CLOCK {
+            return;
+        }
         let now = Instant::now();
-        let since = *self.quiet_since.get_or_insert(now);
-        if now - since < QUIET_MAX {
+        if self.looks_in_vain == LOOKS_WITHOUT_CLOCK {
+            self.quiet_since = Some(now);
+        }
+        if self.quiet_since.is_none_or(|since| now - since < QUIET_MAX) {
             return;
         }
         self.quiet_since = Some(now);

@@ -5,6 +5,7 @@
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -74,6 +75,11 @@ impl Running {
         self.child.wait().unwrap();
     }
 
+    /// Waits for its end by a signal.
+    pub fn killed_by(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().signal()
+    }
+
     /// Waits for an end by itself, which must be a good one.
     pub fn ended_well(&mut self) {
         let status = self.child.wait().unwrap();
@@ -104,6 +110,35 @@ pub fn private_directory() -> tempfile::TempDir {
     directory
 }
 
+/// A group of processes whose memory is limited.
+pub struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    /// `None` where this user or this kernel cannot make one.
+    pub fn new(limit_bytes: u64) -> Option<MemoryGroup> {
+        let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"].map(Path::new);
+        limits.into_iter().find_map(|limit| {
+            let group = MemoryGroup(limit.with_file_name(format!("scatter-ring-test-{}", std::process::id())));
+            std::fs::create_dir(&group.0).ok()?;
+            let limit = group.0.join(limit.file_name().unwrap());
+            // The kernel makes the file, where there is a limit.
+            (limit.exists() && std::fs::write(limit, limit_bytes.to_string()).is_ok()).then_some(group)
+        })
+    }
+
+    /// A process that writes 0 there becomes a member.
+    pub fn members(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Members that have just ended may be counted for a moment. A group without members costs nothing.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
 /// What a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
@@ -113,7 +148,9 @@ pub struct Footprint {
     /// All mappings, those of the allocator too.
     pub maps: usize,
     pub threads: usize,
-    pub rss_bytes: u64,
+    /// Resident memory of its own. Pages of memory files are not in it: the files are counted, and the kernel gives the
+    /// pages of a mapping back a while after the mapping is gone.
+    pub private_bytes: u64,
 }
 
 impl Footprint {
@@ -121,14 +158,14 @@ impl Footprint {
         let count = |folder: &str| std::fs::read_dir(format!("/proc/{pid}/{folder}")).unwrap().count();
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
         let (maps, status) = (read("maps"), read("status"));
-        let (_, rss) = status.split_once("VmRSS:").unwrap();
-        let rss_kib: u64 = rss.split_whitespace().next().unwrap().parse().unwrap();
+        let (_, private) = status.split_once("RssAnon:").unwrap();
+        let private_kib: u64 = private.split_whitespace().next().unwrap().parse().unwrap();
         Footprint {
             fds: count("fd"),
             memory_files: maps.lines().filter(|line| line.contains("/memfd:")).count(),
             maps: maps.lines().count(),
             threads: count("task"),
-            rss_bytes: rss_kib << 10,
+            private_bytes: private_kib << 10,
         }
     }
 
@@ -145,7 +182,7 @@ impl Footprint {
         const SLACK_MAPS: usize = 4;
         assert!(self.is_back_at(before), "{self:?}, before {before:?}");
         assert!(self.maps <= before.maps + SLACK_MAPS, "{self:?}, before {before:?}");
-        assert!(self.rss_bytes <= before.rss_bytes + SLACK_BYTES, "{self:?}, before {before:?}");
+        assert!(self.private_bytes <= before.private_bytes + SLACK_BYTES, "{self:?}, before {before:?}");
     }
 }
 
