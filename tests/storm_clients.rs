@@ -8,9 +8,11 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use scatter_ring::attach::Socket;
 use scatter_ring::client::{Batch, Client, Missing, Region, Rows, Setup, Ticket, Tile};
+use scatter_ring::engine::{Config, Counters, Engine, Limits};
 use scatter_ring::region::{self, Huge, Rights};
 use std::path::Path;
 use storm::{Footprint, Running, by_build, private_directory, socket_of_this_client};
+use support::hostile::{alone, eventually};
 use support::{Random, RawClient};
 
 /// Bytes of the table and of each buffer of a client.
@@ -269,11 +271,14 @@ fn a_careful_client() {
 /// 64 of them in release.
 #[test]
 fn many_clients_at_once_each_get_every_byte_and_every_outcome() {
+    let _alone = alone();
     let clients = by_build(64, 12);
     let directory = private_directory();
     let path = directory.path().join("socket");
-    let engine = Running::engine(&path, &["--workers", "2", "--clients", &clients.to_string()]);
-    let before = Footprint::of(engine.pid());
+    let limits = Limits { sessions: clients, sessions_per_user: clients, ..Limits::default() };
+    let engine = Engine::new(&Config { workers: 2, limits, ..Config::default() }).unwrap().start().unwrap();
+    engine.listen(&path).unwrap();
+    let before = Footprint::of(std::process::id());
     let mut running: Vec<Running> = (0..clients).map(|_| Running::client("a_careful_client", &path, &[])).collect();
     running.iter_mut().for_each(|client| drop(client.line("attached")));
     let mut sum = Account::default();
@@ -285,7 +290,18 @@ fn many_clients_at_once_each_get_every_byte_and_every_outcome() {
     assert_eq!(sum.batches, batches as u64);
     assert!(sum.failed > 0 && sum.bytes > 0);
     println!("{clients} clients: {sum:?}");
-    storm::wait_for_footprint(engine.pid(), &before);
+    // The engine's books say the same, to the last descriptor and the last byte.
+    let counters = engine.counters();
+    let done = Counters::of(&counters.batches, Status::OK);
+    let all: u64 = counters.batches.iter().map(|(_, count)| count).sum();
+    let books = Account { batches: all, failed: all - done, slots: counters.descriptors, bytes: counters.bytes };
+    assert_eq!(books, sum);
+    assert_eq!((counters.sessions, counters.batches_cut, counters.refused), (clients as u64, 0, Vec::new()));
+    drop(running);
+    eventually("what the clients had is gone", || {
+        let now = Footprint::of(std::process::id());
+        (now.fds, now.memory_files) == (before.fds, before.memory_files)
+    });
 }
 
 /// The ways to attach and to leave again. A message that nobody waits for is among them, and one that is none.
@@ -343,6 +359,7 @@ fn hello() -> Message {
 /// 5,000 of them in release.
 #[test]
 fn clients_that_come_and_go_leave_nothing_behind() {
+    let _alone = alone();
     let directory = private_directory();
     let path = directory.path().join("socket");
     let engine = Running::engine(&path, &["--workers", "1", "--clients", "8"]);

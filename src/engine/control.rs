@@ -1,41 +1,36 @@
 //! The control thread: everything about clients that is not work.
 
-use super::FEATURES;
+use super::admit::Peer;
 use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
 use super::log::Pace;
 use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, Watcher, ring_bell};
 use super::memory::Memory;
-use super::session::{Session, Shown, Wires};
-use super::staging::Staging;
-use crate::attach::{AttachError, EngineAreas, Received, Socket};
+use super::session::Shown;
+use crate::attach::{AttachError, Received, Socket};
 use crate::region::{HandleTable, Trust};
-use crate::stats::{self, Stats};
-use ring_abi::staged::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, is_staging};
-use ring_abi::{Features, Header, Kind, Message, NO_ANSWER, Status, abi_matches, abi_word};
-use rustix::event::EventfdFlags;
+use crate::stats::Stats;
+use ring_abi::{Kind, Message, NO_ANSWER, Status};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// A client as the control thread has it.
 pub(super) struct Attached {
-    socket: Socket,
+    pub(super) socket: Socket,
     since: Instant,
     /// HELLO was answered: the poller has the session.
-    greeted: bool,
+    pub(super) greeted: bool,
     detaching: bool,
     pub(super) peer: Peer,
     /// Entries of its smaller ring.
-    ring_capacity: u32,
+    pub(super) ring_capacity: u32,
     /// It is an owner session.
     pub(super) staged: bool,
     pub(super) handles: HandleTable<Held>,
@@ -47,31 +42,8 @@ pub(super) struct Attached {
     said: u128,
 }
 
-/// Who has connected.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
-    pub user: u32,
-    /// 0 where it cannot be seen from this namespace. For the log: the end of the socket is the sign of life.
-    pid: i32,
-}
-
-impl Peer {
-    fn of(socket: &OwnedFd) -> Option<Peer> {
-        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
-        Some(Peer { user: peer.uid.as_raw(), pid: rustix::process::Pid::as_raw(Some(peer.pid)) })
-    }
-
-    pub fn is_own_user(&self) -> bool {
-        self.user == rustix::process::geteuid().as_raw()
-    }
-
-    fn this_process() -> Peer {
-        Peer { user: rustix::process::geteuid().as_raw(), pid: rustix::process::getpid().as_raw_nonzero().get() }
-    }
-}
-
 impl Attached {
-    fn new(socket: Socket, peer: Peer, regions_max: u32) -> Attached {
+    pub(super) fn new(socket: Socket, peer: Peer, regions_max: u32) -> Attached {
         Attached {
             socket,
             since: Instant::now(),
@@ -89,7 +61,7 @@ impl Attached {
 }
 
 /// Why a question is refused.
-pub(super) struct Refusal(Status, String);
+pub(super) struct Refusal(pub Status, pub String);
 
 impl Refusal {
     pub(super) fn new(status: Status, text: impl Into<String>) -> Refusal {
@@ -98,8 +70,8 @@ impl Refusal {
 }
 
 /// A socket that clients find at a path.
-struct Listener {
-    fd: OwnedFd,
+pub(super) struct Listener {
+    pub fd: OwnedFd,
     path: PathBuf,
     /// Which file is at the path: somebody may put another one there.
     file: Option<(u64, u64)>,
@@ -111,31 +83,25 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 
 pub(super) struct Control {
     pub(super) sessions: HashMap<u64, Attached>,
-    users: Vec<u32>,
+    pub(super) users: Vec<u32>,
     pub(super) limits: Limits,
     pub(super) trust: Trust,
     pub(super) stats: Arc<Stats>,
-    pace: Pace,
-    next_session: u64,
+    pub(super) pace: Pace,
+    pub(super) next_session: u64,
     pub(super) exports: HashMap<String, Export>,
     pub(super) closings: Vec<Closing>,
     commands: Sender<Command>,
     poller_bell: Arc<OwnedFd>,
     inbox: Inbox,
-    epoll: OwnedFd,
-    listeners: Vec<Listener>,
+    pub(super) epoll: OwnedFd,
+    pub(super) listeners: Vec<Listener>,
     watchers: Vec<Watcher>,
-    stopping: bool,
+    pub(super) stopping: bool,
 }
 
 /// A connection that has not said HELLO for so long is closed.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
-
-/// How long to leave a listener alone when no descriptor or memory is left for another connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-
-/// Tasks carry the number of their session in 16 bits.
-const SESSIONS_MAX: usize = 1 << 16;
 
 /// Tokens of the bell and of listeners among session numbers in epoll events.
 const BELL: u64 = u64::MAX;
@@ -282,79 +248,6 @@ impl Control {
         }
     }
 
-    fn accept(&mut self, listener: usize) {
-        let Some(Listener { fd, .. }) = self.listeners.get(listener) else { return };
-        let socket = match rustix::net::accept_with(fd, SocketFlags::CLOEXEC) {
-            Ok(socket) => socket,
-            // A client that is gone again.
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return,
-            // It stays in the queue, and epoll would tell of it at once.
-            Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
-        };
-        let peer = Peer::of(&socket);
-        let socket = Socket::new(socket);
-        match self.admit(peer.as_ref()) {
-            Ok(peer) => self.add_socket(socket, peer),
-            Err(refusal) => {
-                self.refuse_connection(socket, peer, &refusal);
-            }
-        }
-    }
-
-    /// Whether somebody may attach at all.
-    fn admit(&self, peer: Option<&Peer>) -> Result<Peer, Refusal> {
-        let Some(peer) = peer else {
-            return Err(Refusal::new(Status::NOT_ALLOWED, "the kernel does not say who connects"));
-        };
-        let own = rustix::process::geteuid().as_raw();
-        if peer.user != own && peer.user != 0 && !self.users.contains(&peer.user) {
-            let text = format!("user {} is not one that this engine serves", peer.user);
-            return Err(Refusal::new(Status::NOT_ALLOWED, text));
-        }
-        Ok(*peer)
-    }
-
-    fn add_socket(&mut self, socket: Socket, peer: Peer) {
-        if self.stopping {
-            let refusal = Refusal::new(Status::STOPPING, "it does not take clients any more");
-            return self.refuse_connection(socket, Some(peer), &refusal);
-        }
-        if let Err(refusal) = self.has_room_for(peer) {
-            return self.refuse_connection(socket, Some(peer), &refusal);
-        }
-        let id = self.next_session;
-        self.next_session += 1;
-        if epoll::add(&self.epoll, &socket, EventData::new_u64(id), EventFlags::IN).is_ok() {
-            self.sessions.insert(id, Attached::new(socket, peer, self.limits.regions));
-        }
-    }
-
-    fn has_room_for(&self, peer: Peer) -> Result<(), Refusal> {
-        let limit = |text| Err(Refusal::new(Status::LIMIT_EXCEEDED, text));
-        let Limits { sessions, sessions_per_user, .. } = self.limits;
-        if self.sessions.len() >= sessions.min(SESSIONS_MAX) {
-            return limit(format!("{sessions} sessions are attached already (limit sessions)"));
-        }
-        if self.sessions.values().filter(|session| session.peer.user == peer.user).count() >= sessions_per_user {
-            let user = peer.user;
-            return limit(format!("user {user} has {sessions_per_user} sessions already (limit sessions_per_user)"));
-        }
-        Ok(())
-    }
-
-    fn refuse_connection(&mut self, socket: Socket, peer: Option<Peer>, refusal: &Refusal) {
-        let Refusal(status, text) = refusal;
-        self.stats.attached.refused.count(*status);
-        let answer = Message::new(Kind::HELLO, 0, [0; 8]).answer(*status, [0; 8]);
-        // It is refused either way.
-        let _ = socket.send(&answer.with_name(text), &[]);
-        socket.discard();
-        if let Some(unsaid) = self.pace.next(Instant::now()) {
-            let (user, pid) = peer.map_or((None, None), |peer| (Some(peer.user), Some(peer.pid)));
-            tracing::warn!(user, pid, ?status, unsaid, "connection refused: {text}");
-        }
-    }
-
     /// One message of a client; epoll comes back if there are more, so that a flooder does not keep others out.
     fn read_socket(&mut self, id: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
@@ -407,113 +300,8 @@ impl Control {
         }
     }
 
-    /// Makes a session of a connection.
-    fn greet(&mut self, id: u64, question: &Message) {
-        match self.make_session(id, question) {
-            Ok((session, answer, fds)) => {
-                let Some(attached) = self.sessions.get_mut(&id) else { return };
-                attached.greeted = true;
-                let Peer { user, pid } = attached.peer;
-                stats::add(&self.stats.attached.sessions, 1);
-                if let Some(unsaid) = self.pace.next(Instant::now()) {
-                    tracing::info!(session = id, user, pid, unsaid, "session begun");
-                }
-                attached.ring_capacity = (question.args[3] as u32).min((question.args[3] >> 32) as u32);
-                self.command(Command::Attach(Box::new(session)));
-                let fds = [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd()];
-                let sent = self.sessions[&id].socket.send(&answer, &fds);
-                if sent.is_err() {
-                    self.detach(id, Status::BAD_MESSAGE);
-                }
-            }
-            Err(refusal) => {
-                self.refuse(id, question, &refusal);
-                self.forget(id);
-            }
-        }
-    }
-
-    fn make_session(&self, id: u64, question: &Message) -> Result<(Session, Message, [OwnedFd; 4]), Refusal> {
-        let [magic, abi, features, capacities, start_position, ..] = question.args;
-        if magic != ring_abi::MAGIC {
-            return Err(Refusal::new(Status::BAD_MESSAGE, "not a scatter-ring client"));
-        }
-        if !abi_matches(abi) {
-            let text = format!("client ABI {:#x}, engine ABI {:#x}", abi, abi_word());
-            return Err(Refusal::new(Status::VERSION_MISMATCH, text));
-        }
-        let missing = Features(features).missing_in(FEATURES);
-        if !missing.is_empty() {
-            return Err(Refusal::new(Status::MISSING_FEATURE, format!("feature bits {:#x}", missing.0)));
-        }
-        let (sq_capacity, cq_capacity) = (capacities as u32, (capacities >> 32) as u32);
-        for (name, capacity) in [("SQ", sq_capacity), ("CQ", cq_capacity)] {
-            if !Header::is_capacity(capacity) {
-                let (min, max) = (ring_abi::CAPACITY_MIN, ring_abi::CAPACITY_MAX);
-                let text = format!("{name} capacity {capacity}: must be a power of two from {min} to {max}");
-                return Err(Refusal::new(Status::INVALID_SETTING, text));
-            }
-            let most = self.limits.ring_slots;
-            if capacity > most {
-                let text = format!("{name} capacity {capacity}: at most {most} (limit ring_slots)");
-                return Err(Refusal::new(Status::LIMIT_EXCEEDED, text));
-            }
-        }
-        let header = Header::new(sq_capacity, cq_capacity, FEATURES, epoch(id), start_position);
-        let no_memory = |error: AttachError| Refusal::new(Status::NO_MEMORY, error.to_string());
-        let failed = |operation| move |errno| no_memory(AttachError::system(operation)(errno));
-        let (areas, [submit, complete]) = EngineAreas::create(&header).map_err(no_memory)?;
-        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(failed("creating the doorbell"))?;
-        let doorbell_for_client =
-            rustix::io::fcntl_dupfd_cloexec(&doorbell, 0).map_err(failed("creating the doorbell"))?;
-        let (wake, wake_for_client) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(failed("creating the wake socket"))?;
-        let wires = Wires { doorbell, wake };
-        let session = Session::new(id, areas, wires, cq_capacity, &self.limits, self.stats.clone());
-        let answer = question.answer(Status::OK, [abi_word(), FEATURES.0, capacities, header.epoch, 0, 0, 0, 0]);
-        Ok((session, answer, [submit, complete, doorbell_for_client, wake_for_client]))
-    }
-
-    /// Makes an owner session of a session.
-    fn stage(&mut self, id: u64, question: &Message) {
-        let [slots, slot_bytes, ..] = question.args;
-        if self.sessions.get(&id).is_none_or(|attached| attached.staged) {
-            return self.detach(id, Status::BAD_MESSAGE);
-        }
-        if let Err(refusal) = self.has_bytes_for(id, slots.saturating_mul(slot_bytes)) {
-            return self.refuse(id, question, &refusal);
-        }
-        let Some(attached) = self.sessions.get_mut(&id) else { return };
-        let made = if is_staging(slots, slot_bytes) {
-            Staging::create(slots, slot_bytes as u32, attached.ring_capacity)
-                .map_err(|error| Refusal::new(Status::NO_MEMORY, error.to_string()))
-        } else {
-            let text = format!(
-                "{slots} slots of {slot_bytes} bytes: {SLOTS_MIN} to {SLOTS_MAX} slots of {SLOT_BYTES_MIN} to \
-                 {SLOT_BYTES_MAX} bytes, in pages of 4096"
-            );
-            Err(Refusal::new(Status::INVALID_SETTING, text))
-        };
-        match made {
-            Err(refusal) => self.refuse(id, question, &refusal),
-            Ok((staging, [slots, lists])) => {
-                attached.staged = true;
-                attached.region_bytes += u64::from(staging.slot_count()) * slot_bytes;
-                let granted = [staging.slot_count().into(), slot_bytes, 0, 0, 0, 0, 0, 0];
-                let answer = question.answer(Status::OK, granted);
-                // First, so that the poller knows before the owner can.
-                self.command(Command::Stage { session: id, staging: Box::new(staging) });
-                if self.sessions[&id].socket.send(&answer, &[slots.as_fd(), lists.as_fd()]).is_err() {
-                    self.detach(id, Status::BAD_MESSAGE);
-                }
-            }
-        }
-    }
-
     /// The client is gone, or is to go: nothing of it is used any more once the poller has drained it.
-    fn detach(&mut self, id: u64, reason: Status) {
+    pub(super) fn detach(&mut self, id: u64, reason: Status) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.detaching {
             return;
@@ -529,7 +317,7 @@ impl Control {
     }
 
     /// Drops everything of a session that the poller does not have, or has given back.
-    fn forget(&mut self, id: u64) {
+    pub(super) fn forget(&mut self, id: u64) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.exports.retain(|_, export| export.session != id);
         for closing in &mut self.closings {
@@ -548,7 +336,7 @@ impl Control {
         }
     }
 
-    fn refuse(&mut self, id: u64, question: &Message, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, id: u64, question: &Message, refusal: &Refusal) {
         self.refused(id, refusal);
         if question.request != NO_ANSWER {
             self.send(id, &question.answer(refusal.0, [0; 8]).with_name(&refusal.1));
@@ -616,10 +404,4 @@ fn arguments(kind: Kind) -> Option<usize> {
         Kind::OPEN | Kind::CLOSE | Kind::CANCEL => Some(1),
         _ => None,
     }
-}
-
-/// Never 0, and different for every session of every engine on a machine whose clock runs.
-fn epoch(session: u64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    now.wrapping_add(session) | 1
 }

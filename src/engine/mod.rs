@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod admit;
 mod config;
 mod control;
 mod crowd;
@@ -33,6 +34,7 @@ mod rows;
 mod session;
 mod staged;
 mod staging;
+mod start;
 
 pub use crate::stats::Counters;
 pub use config::{Config, Limits};

@@ -4,17 +4,16 @@ use super::config::Limits;
 use super::memory::Memory;
 use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
 use super::staged::{StagedRun, Stagings};
-use super::staging::Staging;
+use super::start::Checked;
 use crate::attach::{EngineAreas, RingWords};
 use crate::completion::Completions;
 use crate::pack::{Cut, Done, RowList, Run, TASK_BYTES, Window, Workers};
 use crate::pipeline::{Ledger, TransferId};
-use crate::plan::{self, Fault, Request, Shape, Transfer};
 use crate::region::copy::RowQueue;
-use crate::region::{HandleTable, Region, Rights, Word, guard};
+use crate::region::{HandleTable, Rights, Word, guard};
 use crate::ring::{self, BadPosition, Consumer, PushError, Sleeper};
 use crate::stats::{self, Stats};
-use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Field, Flags, Handle, SPANS_PER_BATCH, Span, Stage, Status};
+use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Flags, Handle, SPANS_PER_BATCH, Span, Status};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use std::time::Instant;
 pub(super) struct Session {
     pub id: u64,
     pub(super) sq: Consumer<RingWords>,
-    completions: Completions<RingWords>,
+    pub(super) completions: Completions<RingWords>,
     client_sleep: Word,
     engine_sleep: Word,
     stop: Word,
@@ -38,7 +37,7 @@ pub(super) struct Session {
     /// Transfers in flight, under their ledger numbers.
     pub(super) runs: Box<[Option<Run>]>,
     /// Their numbers in ring order; those that have nothing left to cut leave.
-    to_cut: std::collections::VecDeque<u32>,
+    pub(super) to_cut: std::collections::VecDeque<u32>,
     /// Those that go through staging slots, under their ledger numbers, and these in ring order.
     pub(super) staged: Box<[Option<StagedRun>]>,
     pub(super) staged_order: std::collections::VecDeque<u32>,
@@ -52,7 +51,7 @@ pub(super) struct Session {
     pub state: State,
     /// An owner session: its rings carry commands and results.
     pub is_owner: bool,
-    start_position: u64,
+    pub(super) start_position: u64,
     /// It was left with work that it could not do yet: completion places or a fence.
     pub is_blocked: bool,
     held_bytes_max: u64,
@@ -343,75 +342,6 @@ impl Session {
         true
     }
 
-    fn check(&self, d: &Descriptor, extension: Option<&Entry>, first: bool) -> Result<Checked, Fault> {
-        match plan::check(d, extension, first)? {
-            Request::Nop => Ok(Checked::Nothing),
-            Request::Begin { deadline_ns } => Ok(Checked::Begin { deadline_ns }),
-            Request::Cancel { target } => Ok(Checked::Cancel { target }),
-            Request::Transfer(shape) => self.resolve(&shape),
-        }
-    }
-
-    /// Finds the regions of a transfer and checks it against them.
-    fn resolve(&self, shape: &Shape) -> Result<Checked, Fault> {
-        let find = |which: usize, rights, field| {
-            let handle = shape.regions[which];
-            self.granted(handle, rights)
-                .map(|region| (region, handle))
-                .map_err(|status| (status, Fault::new(status, Stage::PLAN, field, handle.into())))
-        };
-        let has_index = shape.kinds.iter().any(|kind| *kind != ring_abi::IndexKind::None);
-        let src = find(0, Rights::READ, Field::SRC_REGION);
-        let dst = find(1, Rights::WRITE, Field::DST_REGION);
-        let index = has_index.then(|| find(2, Rights::READ, Field::INDEX_REGION)).transpose();
-        // All three must exist before rights are looked at.
-        for found in [src.as_ref().err(), dst.as_ref().err(), index.as_ref().err()].into_iter().flatten() {
-            if found.0 != Status::NO_RIGHT {
-                return Err(found.1);
-            }
-        }
-        let (src, dst, index) = (src.map_err(|e| e.1)?.0, dst.map_err(|e| e.1)?.0, index.map_err(|e| e.1)?);
-        let index = index.map(|found| found.0);
-        let mapped = |memory: &Memory| memory.mapped().cloned().ok_or_else(|| lent_index(shape));
-        let region = index.map(mapped).transpose()?;
-        let transfer = shape.bounds(src.extent(), dst.extent(), index.map(Memory::extent))?;
-        if transfer.is_empty() {
-            return Ok(Checked::Nothing);
-        }
-        Ok(Checked::Transfer(transfer, src.clone(), dst.clone(), region))
-    }
-
-    #[inline]
-    pub(super) fn granted(&self, handle: u32, rights: Rights) -> Result<&Memory, Status> {
-        let granted = self.regions.get(Handle(handle)).ok_or(Status::UNKNOWN_REGION)?;
-        let is_there = |memory: &&Memory| !memory.is_withdrawn() && !memory.is_lost();
-        let memory = granted.memory.as_ref().filter(is_there).ok_or(Status::REGION_GONE)?;
-        if granted.rights.covers(rights) { Ok(memory) } else { Err(Status::NO_RIGHT) }
-    }
-
-    fn start(&mut self, checked: Checked, now_ns: u64) {
-        match checked {
-            Checked::Nothing | Checked::Begin { .. } => self.ledger.complete(0, false, now_ns),
-            Checked::Cancel { target } => {
-                if self.ledger.cancel_from_ring(target, now_ns) {
-                    self.ledger.complete(0, false, now_ns);
-                } else {
-                    let fault = Fault::new(Status::NOT_FOUND, Stage::TAKE, Field::SRC_OFFSET, target);
-                    self.ledger.fail(fault, now_ns);
-                }
-            }
-            Checked::Transfer(transfer, Memory::Mapped(src), Memory::Mapped(dst), index) => {
-                let TransferId(id) = self.ledger.start(now_ns);
-                self.runs[id as usize] = Some(Run::new(transfer, src, dst, index));
-                self.to_cut.push_back(id);
-            }
-            Checked::Transfer(transfer, src, dst, index) => {
-                let id = self.ledger.start(now_ns);
-                self.start_staged(id, StagedRun::new(transfer, src, dst, index));
-            }
-        }
-    }
-
     /// Cuts transfers into tasks, gives the long ones' to workers and runs the others here, for a turn's worth of bytes.
     fn run_tasks(&mut self, slot: u32, shared: &mut Shared, clock: Clock) -> bool {
         // As many bytes as could be copied meanwhile: for a lookup, and for each piece of a task, which is a cache line
@@ -491,7 +421,7 @@ impl Session {
         Ok(())
     }
 
-    fn show_completions(&mut self) {
+    pub(super) fn show_completions(&mut self) {
         if self.completions.publish(&self.client_sleep) {
             self.wake_client();
         }
@@ -554,48 +484,6 @@ impl Session {
         self.state == State::Draining && self.runs.iter().all(Option::is_none) && self.staged_order.is_empty()
     }
 
-    /// Makes it an owner session.
-    ///
-    /// # Errors
-    /// It has taken descriptors, or has some to take.
-    pub fn become_owner(&mut self) -> Result<(), Status> {
-        if self.is_owner || self.sq.known() > 0 || self.sq.position() != self.start_position {
-            return Err(Status::BAD_SEQUENCE);
-        }
-        self.is_owner = true;
-        Ok(())
-    }
-
-    /// Takes what an owner says about commands. True if it said anything.
-    fn take_results(&mut self, stagings: &mut Stagings) -> Result<bool, BadPosition> {
-        let Some(staging) = stagings.get_mut(self.id).filter(|_| self.state == State::Serving) else {
-            return Ok(false);
-        };
-        let mut any = false;
-        while self.sq.known() > 0 {
-            let Some(entry) = self.sq.pop()? else { break };
-            any = true;
-            if staging.take_result(&entry).is_none() {
-                self.end(Status::BAD_RING);
-                return Ok(true);
-            }
-        }
-        self.sq.release();
-        Ok(any)
-    }
-
-    /// Sends an owner what transfers have for it.
-    ///
-    /// # Errors
-    /// If the owner's positions are impossible, or it has no room for a command although it has answered all but these.
-    pub fn send_commands(&mut self, staging: &mut Staging) -> Result<(), PushError> {
-        while let Some(command) = staging.take_command() {
-            self.completions.push_command(&command)?;
-        }
-        self.show_completions();
-        Ok(())
-    }
-
     pub fn announce_sleep(&mut self) {
         self.sleeper.announce(&self.engine_sleep);
     }
@@ -645,19 +533,6 @@ impl Shown {
             self.bytes += span.bytes;
         }
     }
-}
-
-/// A descriptor that may be started.
-enum Checked {
-    Nothing,
-    Begin { deadline_ns: u64 },
-    Cancel { target: u64 },
-    Transfer(Transfer, Memory, Memory, Option<Arc<Region>>),
-}
-
-/// Only the poller can read row numbers.
-fn lent_index(shape: &Shape) -> Fault {
-    Fault::new(Status::UNSUPPORTED, Stage::PLAN, Field::INDEX_REGION, shape.regions[2].into())
 }
 
 pub(super) fn task_id(slot: u32, transfer: u32) -> u32 {

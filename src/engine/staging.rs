@@ -3,11 +3,14 @@
 //! A slot is leased by a transfer, filled and emptied, and given back. While a command about it is with the owner, the
 //! owner may touch it: a transfer that does not wait for the answer lets go of it, and it is free when the answer comes.
 
+use super::session::{Session, State as SessionState};
+use super::staged::Stagings;
 use crate::attach::AttachError;
 use crate::pack::{Piece, Refusal, Segment, owner_list};
 use crate::region::SharedPages;
+use crate::ring::{BadPosition, PushError};
 use ring_abi::staged::{LIST_BYTES, PIECES_MAX};
-use ring_abi::{Command, CommandOp, CommandResult, Entry, Handle};
+use ring_abi::{Command, CommandOp, CommandResult, Entry, Handle, Status};
 use rustix::fd::OwnedFd;
 use rustix::fs::SealFlags;
 use std::collections::VecDeque;
@@ -199,5 +202,49 @@ impl Staging {
     pub fn is_named(&self, region: Handle) -> bool {
         let names = |slot: &Slot| matches!(slot.state, State::Commanded { .. }) && slot.command.region == region.0;
         self.table.iter().any(names)
+    }
+}
+
+impl Session {
+    /// Makes it an owner session.
+    ///
+    /// # Errors
+    /// It has taken descriptors, or has some to take.
+    pub fn become_owner(&mut self) -> Result<(), Status> {
+        if self.is_owner || self.sq.known() > 0 || self.sq.position() != self.start_position {
+            return Err(Status::BAD_SEQUENCE);
+        }
+        self.is_owner = true;
+        Ok(())
+    }
+
+    /// Takes what an owner says about commands. True if it said anything.
+    pub(super) fn take_results(&mut self, stagings: &mut Stagings) -> Result<bool, BadPosition> {
+        let Some(staging) = stagings.get_mut(self.id).filter(|_| self.state == SessionState::Serving) else {
+            return Ok(false);
+        };
+        let mut any = false;
+        while self.sq.known() > 0 {
+            let Some(entry) = self.sq.pop()? else { break };
+            any = true;
+            if staging.take_result(&entry).is_none() {
+                self.end(Status::BAD_RING);
+                return Ok(true);
+            }
+        }
+        self.sq.release();
+        Ok(any)
+    }
+
+    /// Sends an owner what transfers have for it.
+    ///
+    /// # Errors
+    /// If the owner's positions are impossible, or it has no room for a command although it has answered all but these.
+    pub fn send_commands(&mut self, staging: &mut Staging) -> Result<(), PushError> {
+        while let Some(command) = staging.take_command() {
+            self.completions.push_command(&command)?;
+        }
+        self.show_completions();
+        Ok(())
     }
 }
