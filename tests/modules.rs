@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("ring", &["sync"]),
+    // What `region`'s signal handler looks through; a module of its own so that loom can explore it.
     ("mappings", &["sync"]),
     ("region", &["sync", "mappings"]),
     // `sync` for the orderings of the words that it hands to the ring.

@@ -14,6 +14,7 @@
 mod backing;
 #[doc(hidden)]
 pub mod copy;
+mod file;
 mod fork;
 pub mod guard;
 mod handles;
@@ -21,9 +22,10 @@ mod memory;
 mod pages;
 
 pub use backing::{Backing, find_backing};
+pub use file::Trust;
 pub use fork::ForkGuard;
 pub use handles::HandleTable;
-pub use memory::{Huge, Region, RegionError, Trust};
+pub use memory::{Huge, Region, RegionError};
 pub use pages::{SharedPages, Slots, Word};
 
 /// What a region grants. Bits 0 and 1 of the number in attach messages.
