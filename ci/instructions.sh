@@ -19,7 +19,8 @@ not_run() {
 
 command -v valgrind > /dev/null && command -v callgrind_annotate > /dev/null || not_run "valgrind is missing"
 
-cargo build --locked --release --example count_rows
+# Incremental builds inline less.
+CARGO_INCREMENTAL=0 cargo build --locked --release --example count_rows
 target=${CARGO_TARGET_DIR:-target}
 program=$target/release/examples/count_rows
 work=$(mktemp -d)
