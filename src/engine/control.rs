@@ -319,13 +319,10 @@ impl Control {
     /// Drops everything of a session that the poller does not have, or has given back.
     pub(super) fn forget(&mut self, id: u64) {
         let Some(session) = self.sessions.remove(&id) else { return };
-        self.exports.retain(|_, export| export.session != id);
         for closing in &mut self.closings {
             closing.waiting.retain(|user| user.0 != id);
         }
-        for memory in session.handles.iter().filter(|(_, held)| held.own).filter_map(|(_, held)| held.memory.clone()) {
-            self.withdraw_everywhere(memory, None, Answer::Nobody);
-        }
+        self.withdraw_exports(id);
         self.finish_closings();
         session.socket.discard();
     }

@@ -10,6 +10,7 @@ use crate::region::{Region, Rights, Trust};
 use crate::stats;
 use ring_abi::{Handle, Message, NO_ANSWER, Status};
 use rustix::fd::OwnedFd;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -173,10 +174,16 @@ impl Control {
         if let Some(memory) = held.memory.clone().filter(|_| held.own) {
             let names = self.exports.len();
             self.exports.retain(|_, export| !export.memory.is(&memory));
+            let removed = names - self.exports.len();
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.exports -= names - self.exports.len();
+                session.exports -= removed;
             }
-            self.withdraw_everywhere(memory, Some((id, handle)), answer);
+            if removed > 0 {
+                self.withdraw_everywhere(memory, Some((id, handle)), answer);
+            } else {
+                // Without a name nobody else could open it.
+                self.withdraw(memory, Vec::new(), Some((id, handle)), answer);
+            }
         } else {
             let waiting = vec![(id, handle)];
             self.closings.push(Closing { waiting, answer, registered_by: None, memory: held.memory });
@@ -186,19 +193,45 @@ impl Control {
 
     /// Takes a region away from everybody who has opened it; `owner` has been told already.
     pub(super) fn withdraw_everywhere(&mut self, memory: Memory, owner: Option<(u64, Handle)>, answer: Answer) {
-        memory.withdraw();
-        let mut waiting: Vec<(u64, Handle)> = owner.into_iter().collect();
+        let openers = self.take_openers(&HashSet::from([memory.key()])).remove(&memory.key()).unwrap_or_default();
+        self.withdraw(memory, openers, owner, answer);
+    }
+
+    /// The same for all that a session has exported, which has ended: nobody else has anything of it.
+    pub(super) fn withdraw_exports(&mut self, session: u64) {
+        let gone = self.exports.extract_if(|_, export| export.session == session);
+        let gone: HashMap<usize, Memory> = gone.map(|(_, export)| (export.memory.key(), export.memory)).collect();
+        // One look at every handle for all of them: there may be thousands of both.
+        let mut openers = self.take_openers(&gone.keys().copied().collect());
+        for (key, memory) in gone {
+            self.withdraw(memory, openers.remove(&key).unwrap_or_default(), None, Answer::Nobody);
+        }
+    }
+
+    /// Takes regions out of everybody's handles, and says whose those were.
+    fn take_openers(&mut self, keys: &HashSet<usize>) -> HashMap<usize, Vec<(u64, Handle)>> {
+        let mut openers: HashMap<usize, Vec<(u64, Handle)>> = HashMap::new();
+        if keys.is_empty() {
+            return openers;
+        }
         for (id, session) in &mut self.sessions {
-            let uses = |held: &Held| held.memory.as_ref().is_some_and(|held| held.is(&memory));
-            let opened: Vec<Handle> = session.handles.iter().filter(|(_, held)| uses(held)).map(|(h, _)| h).collect();
-            for handle in opened {
+            let key = |held: &Held| held.memory.as_ref().map(Memory::key).filter(|key| keys.contains(key));
+            let opened: Vec<(usize, Handle)> =
+                session.handles.iter().filter_map(|(handle, held)| Some((key(held)?, handle))).collect();
+            for (key, handle) in opened {
                 session.handles.get_mut(handle).and_then(|held| held.memory.take());
-                waiting.push((*id, handle));
+                openers.entry(key).or_default().push((*id, handle));
             }
         }
-        for (session, handle) in waiting.iter().copied().filter(|user| Some(*user) != owner) {
+        openers
+    }
+
+    fn withdraw(&mut self, memory: Memory, openers: Vec<(u64, Handle)>, owner: Option<(u64, Handle)>, answer: Answer) {
+        memory.withdraw();
+        for (session, handle) in openers.iter().copied() {
             self.command(Command::Withdraw { session, handle, leave_mark: true });
         }
+        let mut waiting: Vec<(u64, Handle)> = owner.into_iter().chain(openers).collect();
         // Who has closed it already may still have transfers under way; the poller has been told.
         let of_region = |closing: &&Closing| closing.memory.as_ref().is_some_and(|m| m.is(&memory));
         waiting.extend(self.closings.iter().filter(of_region).flat_map(|closing| closing.waiting.iter().copied()));

@@ -32,6 +32,14 @@ impl Memory {
         }
     }
 
+    /// A number that no other region has while this one is kept.
+    pub fn key(&self) -> usize {
+        match self {
+            Memory::Mapped(region) => Arc::as_ptr(region).addr(),
+            Memory::Lent(lent) => Arc::as_ptr(lent).addr(),
+        }
+    }
+
     #[inline]
     pub fn mapped(&self) -> Option<&Arc<Region>> {
         match self {
