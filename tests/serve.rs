@@ -59,6 +59,14 @@ fn serve() -> Command {
     for variable in ["RUST_LOG", "NOTIFY_SOCKET", "JOURNAL_STREAM"] {
         command.env_remove(variable);
     }
+    // Who runs the tests may ignore hang-ups, and a child inherits that.
+    // SAFETY: the call may be made between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            Ok(())
+        });
+    }
     command
 }
 
