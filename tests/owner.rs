@@ -631,6 +631,25 @@ fn a_region_is_not_closed_before_the_answers_that_nobody_waits_for() {
     assert_eq!(pair.owner.client.answer().status, Status::OK);
 }
 
+#[test]
+fn a_stop_in_good_order_waits_for_what_owners_have_to_do() {
+    for write in [false, true] {
+        let mut pair = Pair::new(4);
+        // More chunks than slots, so that owners are told of some after the stop.
+        let d = if write { pair.write(BYTES as u32) } else { pair.read(BYTES as u32) };
+        pair.client.submit(&d);
+        let command = pair.owner.command();
+        let Pair { engine, mut owner, mut client, .. } = pair;
+        let stop = std::thread::spawn(move || engine.stop_within(Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(20));
+        owner.done(&command);
+        let span = owner.serve_until(&mut client);
+        assert_eq!((span.status(), span.bytes), (Status::OK, BYTES), "write: {write}");
+        assert_eq!(stop.join().unwrap().batches_cut, 0);
+        assert_eq!((client.wait_stopped(), owner.client.wait_stopped()), (Status::STOPPING, Status::STOPPING));
+    }
+}
+
 /// Between two owners, of which one goes in either half of the way.
 #[test]
 fn what_is_between_two_owners_ends_with_either_of_them_and_leaves_no_slot_behind() {

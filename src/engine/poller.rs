@@ -292,7 +292,8 @@ impl Poller {
         // Others' batches may need the owners.
         let owners_only = self.sessions.iter().flatten().all(|session| session.is_owner);
         for session in self.sessions.iter_mut().flatten() {
-            if is_over || session.is_finished() && (owners_only || !session.is_owner) {
+            let is_done = if session.is_owner { owners_only } else { session.is_finished() };
+            if is_over || is_done {
                 session.end(Status::STOPPING);
             }
         }

@@ -432,9 +432,9 @@ impl Session {
         let _ = rustix::net::send(&self.wake, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// No batch is to be begun any more.
+    /// No batch is to be begun any more. Owners go on: the batches of others may need them.
     pub fn finish(&mut self) {
-        if self.state == State::Serving {
+        if self.state == State::Serving && !self.is_owner {
             self.state = State::Finishing;
         }
     }
