@@ -631,6 +631,20 @@ fn a_region_is_not_closed_before_the_answers_that_nobody_waits_for() {
     assert_eq!(pair.owner.client.answer().status, Status::OK);
 }
 
+/// Whose memory it is does not matter to it: it is the owner who must not change that while a chunk names it.
+#[test]
+fn who_has_opened_a_region_closes_it_whatever_others_do_with_it() {
+    let mut pair = Pair::new(4);
+    let mut other = client(&pair.engine);
+    let opened = open(&mut other, "table");
+    pair.client.submit(&pair.read(64));
+    let command = pair.owner.command();
+    other.send(Kind::CLOSE, &[opened.into()], "", &[]);
+    eventually("the handle is closed", || other.socket.receive(false).unwrap().is_some());
+    pair.owner.done(&command);
+    assert_eq!(pair.client.wait().status(), Status::OK);
+}
+
 #[test]
 fn a_stop_in_good_order_waits_for_what_owners_have_to_do() {
     for write in [false, true] {
