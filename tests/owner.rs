@@ -786,6 +786,45 @@ fn requesters_of_one_owner_get_their_turns() {
     assert!(*least >= 10 && *most <= 30, "of one owner's commands the requesters got {served:?}");
 }
 
+/// One that needs two slots of an owner at once, beside one that takes every slot as it becomes free.
+#[test]
+fn a_requester_that_needs_two_slots_gets_its_turn_too() {
+    let mut pair = Pair::new(4);
+    let mut copying = client(&pair.engine);
+    let lent = open(&mut copying, "table");
+    (0..40).for_each(|_| pair.client.submit(&pair.read(BYTES as u32)));
+    let first = pair.owner.command();
+    copying.submit(&range((lent, 0), (lent, BYTES / 2), 64));
+    pair.owner.done(&first);
+    // One is answered when all slots are out, or when the engine has had time enough to fill those that are not: so two
+    // are free at once only if the engine leaves one so.
+    let mut out = std::collections::VecDeque::new();
+    let mut answered = 0;
+    while copying.reap().is_none() {
+        let start = Instant::now();
+        while out.len() < 4 && start.elapsed() < Duration::from_millis(20) {
+            out.extend(pair.owner.take());
+            std::thread::yield_now();
+        }
+        pair.owner.done(&out.pop_front().expect("the engine asks its owner"));
+        answered += 1;
+        assert!(answered < 200, "200 commands, and none of the requester that needs two slots");
+    }
+}
+
+#[test]
+fn a_transfer_that_ends_while_slots_are_kept_for_it_leaves_them_to_others() {
+    let mut pair = Pair::new(4);
+    let mut copying = client(&pair.engine);
+    let lent = open(&mut copying, "table");
+    pair.client.submit(&pair.read(BYTES as u32));
+    let out: Vec<Command> = (0..4).map(|_| pair.owner.command()).collect();
+    deadline(&mut copying, &range((lent, 0), (lent, BYTES / 2), 64), Duration::from_millis(20));
+    assert_eq!(ending(&mut copying).status(), Status::TIMED_OUT);
+    out.iter().for_each(|command| pair.owner.done(command));
+    assert_eq!(pair.owner.serve_until(&mut pair.client).bytes, BYTES);
+}
+
 #[test]
 fn memory_is_taken_back_under_transfers() {
     let engine = engine();

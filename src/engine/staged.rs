@@ -3,7 +3,7 @@
 //! A chunk takes a slot of the source's owner if that side is lent, and one of the destination's owner if that side is:
 //! PACK by the one, a copy by the poller, UNPACK by the other. A transfer takes both slots or none, takes them before it
 //! empties others, and begins few chunks a turn: so a slot that one session frees is offered to all others before that
-//! one can have it again, and nobody waits for ever.
+//! one can have it again. A transfer that needs two slots of one owner claims them where others take them one by one.
 //!
 //! A chunk is kept in the slot of the owner that is last to touch it, the *keeper*.
 
@@ -31,6 +31,8 @@ pub(super) struct StagedRun {
     chunks: u32,
     bytes: u64,
     given_up: bool,
+    /// It has claimed the slots that its owner has free next.
+    claims: bool,
     fault: Option<Fault>,
 }
 
@@ -97,7 +99,7 @@ impl StagedRun {
         let keeper = dst.lent().or(src.lent()).map_or(0, |lent| lent.owner);
         let ends = Ends { src, dst, keeper };
         let expansion = Expansion::new(transfer, index);
-        StagedRun { expansion, ends, in_flight: 0, chunks: 0, bytes: 0, given_up: false, fault: None }
+        StagedRun { expansion, ends, in_flight: 0, chunks: 0, bytes: 0, given_up: false, claims: false, fault: None }
     }
 
     /// True if this memory is read or written by it.
@@ -156,12 +158,36 @@ impl StagedRun {
     /// Begins chunks while there are slots for them. True if anything was done.
     fn begin(&mut self, stagings: &mut Stagings, queue: &mut RowQueue, budget: &mut Budget) -> bool {
         let mut busy = false;
-        while budget.chunks > 0 && budget.bytes > 0 && !self.is_cut() && self.ends.have_room(stagings) {
+        while budget.chunks > 0 && budget.bytes > 0 && !self.is_cut() && self.ends.have_room(stagings, self.claims) {
             budget.chunks -= 1;
             busy = true;
             self.begin_chunk(stagings, queue, budget);
+            self.unclaim(stagings);
+        }
+        if !busy && !self.is_cut() {
+            self.claim(stagings);
         }
         busy
+    }
+
+    /// Two slots of one owner are hardly ever free at once where others take them one by one. Between two owners nothing
+    /// is claimed: who waits for the one would keep the other's slots empty.
+    fn claim(&mut self, stagings: &mut Stagings) {
+        if let (Some(src), Some(dst)) = (self.ends.src.lent(), self.ends.dst.lent())
+            && src.owner == dst.owner
+            && !self.claims
+        {
+            self.claims = stagings.get_mut(src.owner).is_some_and(Staging::claim);
+        }
+    }
+
+    /// True if it had a claim: others may have waited for the slots.
+    fn unclaim(&mut self, stagings: &mut Stagings) -> bool {
+        let claimed = std::mem::take(&mut self.claims);
+        if claimed && let Some(staging) = stagings.get_mut(self.ends.keeper) {
+            staging.unclaim();
+        }
+        claimed
     }
 
     /// Goes on with chunks whose owners have answered, and lets go of those that nobody waits for. True if anything was
@@ -304,13 +330,16 @@ impl Ends {
         self.dst.lent().is_none() || note.source.is_some()
     }
 
-    /// True if the slots of one more chunk are free.
-    fn have_room(&self, stagings: &Stagings) -> bool {
+    /// True if the slots of one more chunk are free, and not claimed by another transfer.
+    fn have_room(&self, stagings: &Stagings, claims: bool) -> bool {
         let lent = || self.src.lent().into_iter().chain(self.dst.lent());
         lent().all(|one| {
             // Both may be of one owner.
             let needed = lent().filter(|other| other.owner == one.owner).count();
-            stagings.by_session.get(&one.owner).is_some_and(|staging| staging.free_slots() >= needed)
+            stagings
+                .by_session
+                .get(&one.owner)
+                .is_some_and(|staging| staging.free_slots() >= needed && (claims || !staging.is_claimed()))
         })
     }
 
@@ -368,6 +397,7 @@ impl Session {
             let id = *id;
             let Some(run) = self.staged[id as usize].as_mut() else { continue };
             busy |= run.settle(&mut shared.stagings, &mut shared.rows, &mut budget, ending);
+            busy |= run.is_cut() && run.unclaim(&mut shared.stagings);
             if let Some(run) = self.staged[id as usize].take_if(|run| run.is_drained()) {
                 busy = true;
                 let (id, now_ns) = (TransferId(id), clock.now_ns());

@@ -26,6 +26,10 @@ pub(super) struct Staging {
     free: Vec<u32>,
     /// Slots whose commands are to be sent, which happens before the poller's round ends.
     commands: VecDeque<u32>,
+    /// A transfer that needs two slots at once waits for them, and nobody else gets any meanwhile.
+    is_claimed: bool,
+    /// Slots leased since the last claim was made.
+    unclaimed_leases: u32,
     /// Numbers of chunks grow, and their low bits are the slot.
     next_chunk: u64,
     words: Vec<u64>,
@@ -90,6 +94,8 @@ impl Staging {
             table: (0..count).map(|_| Slot { state: State::Free, command: NOTHING, note: note() }).collect(),
             free: (0..count).rev().collect(),
             commands: VecDeque::with_capacity(count as usize),
+            is_claimed: false,
+            unclaimed_leases: 0,
             next_chunk: 0,
             words: Vec::with_capacity(2 * PIECES_MAX as usize),
         };
@@ -108,10 +114,32 @@ impl Staging {
         self.free.len()
     }
 
+    /// True while somebody has [claimed](Self::claim) what becomes free.
+    pub fn is_claimed(&self) -> bool {
+        self.is_claimed
+    }
+
+    /// Keeps the slots that become free for one transfer; false if it is not its turn. There is a claim for every so many
+    /// slots that went without one, so that transfers which take them one by one are not kept out either.
+    #[must_use]
+    pub fn claim(&mut self) -> bool {
+        let may = !self.is_claimed && self.unclaimed_leases >= self.slot_count();
+        if may {
+            (self.is_claimed, self.unclaimed_leases) = (true, 0);
+        }
+        may
+    }
+
+    /// Takes a claim back, which was met or is not needed any more.
+    pub fn unclaim(&mut self) {
+        self.is_claimed = false;
+    }
+
     /// A slot of one's own, until [`let_go`](Self::let_go).
     pub fn lease(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
         self.table[slot as usize].state = State::Leased;
+        self.unclaimed_leases = self.unclaimed_leases.saturating_add(u32::from(!self.is_claimed));
         Some(slot)
     }
 
