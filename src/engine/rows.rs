@@ -106,6 +106,8 @@ impl Session {
     }
 
     /// Queues rows, to be copied here before the turn ends; those of a region that may be lost are copied at once.
+    // A function of its own, so that its loop has the registers for itself.
+    #[inline(never)]
     fn rows_for_queue(
         &mut self,
         pair: &mut Pair,
@@ -197,35 +199,38 @@ impl Session {
         only: Option<u64>,
         mut put: impl FnMut(*const u8, *mut u8, u32),
     ) -> Result<Popped, BadPosition> {
-        let mut popped = Popped::default();
-        while popped.count < most && !popped.last {
+        // Each a variable of its own, and not a field of what is returned: the loop keeps them in registers.
+        let (mut count, mut bytes, mut last, mut other) = (0u32, 0u64, false, None);
+        let (mut first_user_data, mut last_user_data) = (0, 0);
+        while count < most && !last {
             let Some(entry) = self.sq.pop()? else { break };
             let is_other_pair = only.is_some_and(|handles| entry[1] != handles);
-            let row = if is_other_pair { None } else { self.row(&entry, pair, popped.count > 0) };
+            let row = if is_other_pair { None } else { self.row(&entry, pair, count) };
             let Some((src, dst, len)) = row else {
-                popped.other = Some(entry);
+                other = Some(entry);
                 break;
             };
             put(src, dst, len);
-            pair.rows += 1;
-            if popped.count == 0 {
-                popped.first_user_data = entry[7];
+            last_user_data = entry[7];
+            if count == 0 {
+                first_user_data = last_user_data;
             }
-            popped.count += 1;
-            popped.bytes += u64::from(len);
-            popped.last_user_data = entry[7];
-            popped.last = entry[0] & u64::from(Flags::LAST) << 16 != 0;
-            if popped.count.is_multiple_of(SLOTS_PER_RELEASE) {
+            count += 1;
+            bytes += u64::from(len);
+            last = entry[0] & u64::from(Flags::LAST) << 16 != 0;
+            if count.is_multiple_of(SLOTS_PER_RELEASE) {
                 self.sq.release();
             }
         }
+        pair.rows = pair.rows.wrapping_add(count);
+        let popped = Popped { count, bytes, first_user_data, last_user_data, last, other };
         Ok(popped)
     }
 
     /// The range that a slot describes. `None`: it is something else, or wrong, which is for the long way to say, or does
-    /// not belong to the run of rows before it.
+    /// not belong to the run of `before` rows that it follows.
     #[inline]
-    fn row(&self, entry: &Entry, pair: &mut Pair, in_run: bool) -> Option<(*const u8, *mut u8, u32)> {
+    fn row(&self, entry: &Entry, pair: &mut Pair, before: u32) -> Option<(*const u8, *mut u8, u32)> {
         // Opcode, index kinds and flags in one; then count and index region, and index offset.
         let kind = entry[0] as u32 & !(u32::from(Flags::LAST) << 16);
         let len = (entry[0] >> 32) as u32;
@@ -237,7 +242,7 @@ impl Session {
             return None;
         }
         if entry[1] != pair.handles {
-            *pair = self.next_pair(entry[1], pair, in_run)?;
+            *pair = self.next_pair(entry[1], pair, before)?;
         }
         let fits = |offset: u64, bytes: u64| offset.checked_add(len.into()).is_some_and(|end| end <= bytes);
         if !fits(entry[2], pair.src_bytes) || !fits(entry[3], pair.dst_bytes) {
@@ -247,11 +252,11 @@ impl Session {
     }
 
     #[cold]
-    fn next_pair(&self, handles: u64, before: &Pair, in_run: bool) -> Option<Pair> {
+    fn next_pair(&self, handles: u64, last: &Pair, before: u32) -> Option<Pair> {
         let src = self.granted(handles as u32, Rights::READ).ok()?.mapped()?;
         let dst = self.granted((handles >> 32) as u32, Rights::WRITE).ok()?.mapped()?;
         let may_be_lost = src.may_be_lost() || dst.may_be_lost();
-        if in_run && (may_be_lost || before.may_be_lost) {
+        if before > 0 && (may_be_lost || last.may_be_lost) {
             return None;
         }
         Some(Pair {
@@ -261,7 +266,8 @@ impl Session {
             dst: dst.as_ptr(),
             dst_bytes: dst.bytes(),
             may_be_lost,
-            rows: 0,
+            // Counted at the end of the run, with those before it.
+            rows: 0u32.wrapping_sub(before),
         })
     }
 }
