@@ -100,6 +100,17 @@ fn a_damaged_table_is_refused() {
     refused("t.safetensors", u64::MAX.to_le_bytes().to_vec(), "a header of 18446744073709551615 bytes");
     refused("t.safetensors", vec![1, 2, 3], "not a .safetensors file");
     refused("t.safetensors", safetensors(&[("w", "F32", "[6,5]", &data)]), "not a .safetensors file");
+    // A type that the parser of headers would take hours for.
+    refused("t.npy", npy(&"[".repeat(30), "(6,)", false, &data), "nested too deep");
+    // Lengths that add up to an offset beyond all numbers, which would come round to the header.
+    let most = (1u64 << 61) - 1;
+    let part =
+        |i| format!(r#""a{i}":{{"dtype":"U8","shape":[{most}],"data_offsets":[{},{}]}},"#, i * most, (i + 1) * most);
+    let last = format!(r#""w":{{"dtype":"U8","shape":[1,4],"data_offsets":[{},{}]}}"#, 8 * most, 8 * most + 4);
+    let header = format!("{{{}{last}}}", (0..8).map(part).collect::<String>());
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    place.put("t.safetensors", file);
+    place.fails("--table t.safetensors --tensor w --rows rows.txt --out out.bin", 1, &["cut short"]);
 }
 
 #[test]

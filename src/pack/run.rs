@@ -153,7 +153,9 @@ impl Run {
 
     /// The next piece. A task counts as outstanding until [`came_back`](Self::came_back); a row counts as written.
     pub fn cut(&mut self, id: u32) -> Option<Cut> {
-        if self.exhausted {
+        // What is written to a lost region costs this process memory, and is worth nothing.
+        if self.exhausted || (self.dst.may_be_lost() && self.dst.is_lost()) {
+            self.exhausted = true;
             return None;
         }
         let cut = self.cut_next(id);

@@ -8,6 +8,9 @@ use std::path::Path;
 /// What is read of a header at most: real ones have a few hundred bytes.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 
+/// The crate's parser takes twice as long for each level of brackets. Types of types of types have six.
+const NESTING_MAX: usize = 10;
+
 /// True if a file is one of NumPy's by its name.
 pub fn is_npy(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "npy")
@@ -15,7 +18,12 @@ pub fn is_npy(path: &Path) -> bool {
 
 /// Reads a header and nothing behind it. The product of its dimensions does not overflow.
 pub fn read_header(file: impl Read) -> Result<NpyHeader, String> {
-    let header = NpyHeader::from_reader(file.take(HEADER_BYTES_MAX)).map_err(|e| {
+    let bytes = header_bytes(&mut file.take(HEADER_BYTES_MAX))
+        .map_err(|error| format!("not a .npy file that can be read: {error}"))?;
+    if nesting(&bytes) > NESTING_MAX {
+        return Err("not a .npy file that can be read: its type is nested too deep".to_owned());
+    }
+    let header = NpyHeader::from_reader(&bytes[..]).map_err(|e| {
         let error = e.to_string();
         // The lines behind the first one repeat the whole header.
         format!("not a .npy file that can be read: {}", error.lines().next().unwrap_or_default().trim_end())
@@ -25,6 +33,36 @@ pub fn read_header(file: impl Read) -> Result<NpyHeader, String> {
         Some(_) => Ok(header),
         None => Err(format!("not a .npy file that can be read: a shape of {:?}", header.shape())),
     }
+}
+
+/// The bytes of a header: magic and version, its length, as much text (NumPy's format, versions 1 to 3). What does not
+/// begin so is for the crate to refuse.
+fn header_bytes(file: &mut impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 10];
+    file.read_exact(&mut bytes)?;
+    let mut text_bytes = u64::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    if bytes[6] > 1 {
+        let mut high = [0; 2];
+        file.read_exact(&mut high)?;
+        bytes.extend(high);
+        text_bytes |= u64::from(u16::from_le_bytes(high)) << 16;
+    }
+    file.take(text_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// How deep brackets are nested at most, those in quotes included.
+fn nesting(text: &[u8]) -> usize {
+    let (mut depth, mut most) = (0usize, 0);
+    for byte in text {
+        match byte {
+            b'[' | b'(' | b'{' => depth += 1,
+            b']' | b')' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(depth);
+    }
+    most
 }
 
 /// What stands before the data of a file with so many rows.

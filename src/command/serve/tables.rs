@@ -29,8 +29,10 @@ const MORE_TIME: Duration = Duration::from_secs(30);
 
 /// Brings a file into the kernel's cache, and shows how far it is: mapping it would be silent, for minutes if it is large.
 fn read_ahead(name: &str, path: &Path) -> std::io::Result<()> {
-    let mut file = std::fs::File::open(path)?;
+    let file = std::fs::File::open(path)?;
     let all_bytes = file.metadata()?.len();
+    // One that grows meanwhile is not followed.
+    let mut file = file.take(all_bytes);
     let bar = report::bar(all_bytes, &format!("reading table {name:?}"));
     let mut piece = vec![0; PIECE_BYTES];
     let (mut done_bytes, mut told) = (0, Instant::now());
