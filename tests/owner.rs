@@ -646,6 +646,25 @@ fn who_has_opened_a_region_closes_it_whatever_others_do_with_it() {
 }
 
 #[test]
+fn who_has_opened_a_region_closes_it_although_its_owner_takes_it_back_and_does_not_answer() {
+    let mut pair = Pair::new(4);
+    let read = pair.read(64);
+    deadline(&mut pair.client, &read, Duration::from_millis(10));
+    let command = pair.owner.command();
+    assert_eq!(ending(&mut pair.client).status(), Status::TIMED_OUT);
+    let handle = pair.owner.handle;
+    pair.owner.client.send(Kind::CLOSE, &[handle.into()], "", &[]);
+    eventually("its name is gone", || {
+        pair.client.ask(Kind::OPEN, &[1], "table", &[]).status == Status::NAME_UNKNOWN
+    });
+    pair.client.send(Kind::CLOSE, &[pair.lent.into()], "", &[]);
+    eventually("the handle is closed", || pair.client.socket.receive(false).unwrap().is_some());
+    assert!(pair.owner.client.socket.receive(false).unwrap().is_none(), "closed while its owner may pack it");
+    pair.owner.done(&command);
+    assert_eq!(pair.owner.client.answer().status, Status::OK);
+}
+
+#[test]
 fn a_stop_in_good_order_waits_for_what_owners_have_to_do() {
     for write in [false, true] {
         let mut pair = Pair::new(4);

@@ -2,7 +2,7 @@
 
 use super::crowd::Crowd;
 use super::mail::{Command, Event, Outbox};
-use super::memory::{Lent, Memory};
+use super::memory::Memory;
 use super::session::{Clock, Session, Shared, State};
 use super::staged::Stagings;
 use crate::pack::{PollerBell, Window, Workers};
@@ -302,15 +302,11 @@ impl Poller {
     /// Tells the control thread of regions that nobody uses any more in a session they were taken from.
     fn report_withdrawn(&mut self) {
         let (sessions, stagings, outbox) = (&self.sessions, &self.shared.stagings, &self.outbox);
-        // What an owner still lends may be named for others for ever, which is nothing to one who closes a handle of it.
-        let is_lent = |memory: &Memory| {
-            let lent_by =
-                |lent: &Arc<Lent>| sessions.iter().flatten().any(|s| s.id == lent.owner && s.lends(lent.handle));
-            memory.lent().is_some_and(lent_by)
-        };
         self.withdrawing.retain(|w| {
-            let in_use = sessions[w.slot].as_ref().is_some_and(|s| s.id == w.session && s.uses(&w.memory))
-                || stagings.is_named(&w.memory) && !is_lent(&w.memory);
+            let uses = sessions[w.slot].as_ref().is_some_and(|s| s.id == w.session && s.uses(&w.memory));
+            // Commands about lent memory, which may stay without an answer for ever, only matter to who lent it.
+            let is_owner = w.memory.lent().is_some_and(|lent| lent.owner == w.session);
+            let in_use = uses || is_owner && stagings.is_named(&w.memory);
             if !in_use {
                 outbox.send(Event::Withdrawn { session: w.session, handle: w.handle });
             }

@@ -520,11 +520,6 @@ impl Session {
         memory
     }
 
-    /// True until it takes back what it has lent under this handle.
-    pub fn lends(&self, handle: Handle) -> bool {
-        self.is_owner && self.regions.get(handle).is_some_and(|granted| granted.memory.is_some())
-    }
-
     pub fn uses(&self, memory: &Memory) -> bool {
         let run_uses = |run: &Run| memory.mapped().is_some_and(|region| run.uses(region));
         self.runs.iter().flatten().any(run_uses) || self.staged.iter().flatten().any(|run| run.uses(memory))
