@@ -8,10 +8,11 @@ use ring_abi::{
     Message, Opcode, Route, Span, Stage, Status,
 };
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::MemfdFlags;
 use scatter_ring::attach::Socket;
-use scatter_ring::engine::{Config, Engine, RunningEngine};
+use scatter_ring::engine::{Config, Engine, RunningEngine, guard_process};
 use scatter_ring::owner::{Lent, Owner, OwnerError, Setup};
-use scatter_ring::region::{Huge, Region, Rights, SharedPages};
+use scatter_ring::region::{Huge, Region, Rights, SharedPages, Trust};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -654,9 +655,7 @@ fn who_has_opened_a_region_closes_it_although_its_owner_takes_it_back_and_does_n
     assert_eq!(ending(&mut pair.client).status(), Status::TIMED_OUT);
     let handle = pair.owner.handle;
     pair.owner.client.send(Kind::CLOSE, &[handle.into()], "", &[]);
-    eventually("its name is gone", || {
-        pair.client.ask(Kind::OPEN, &[1], "table", &[]).status == Status::NAME_UNKNOWN
-    });
+    eventually("its name is gone", || pair.client.ask(Kind::OPEN, &[1], "table", &[]).status == Status::NAME_UNKNOWN);
     pair.client.send(Kind::CLOSE, &[pair.lent.into()], "", &[]);
     eventually("the handle is closed", || pair.client.socket.receive(false).unwrap().is_some());
     assert!(pair.owner.client.socket.receive(false).unwrap().is_none(), "closed while its owner may pack it");
@@ -681,6 +680,39 @@ fn a_stop_in_good_order_waits_for_what_owners_have_to_do() {
         assert_eq!(stop.join().unwrap().batches_cut, 0);
         assert_eq!((client.wait_stopped(), owner.client.wait_stopped()), (Status::STOPPING, Status::STOPPING));
     }
+}
+
+#[test]
+fn a_transfer_into_memory_that_is_lost_does_not_go_on() {
+    guard_process().unwrap();
+    let trusting = Config { workers: 1, trust: Trust::SameUser, ..Config::default() };
+    let engine = Engine::new(&trusting).unwrap().start().unwrap();
+    let mut owner = RawOwner::attach(engine.connect().unwrap(), "table", 2);
+    let mut client = client(&engine);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("cut short", flags).unwrap();
+    rustix::fs::ftruncate(&file, BYTES).unwrap();
+    let registered = client.ask(Kind::REGISTER, &[BYTES, 3], "", &[file.as_fd()]);
+    assert_eq!(registered.status, Status::OK, "{}", registered.name());
+    let table = open(&mut client, "table");
+    client.submit(&range((table, 0), (registered.args[0] as u32, 0), BYTES as u32));
+    let first = owner.command();
+    rustix::fs::ftruncate(&file, 0).unwrap();
+    owner.done(&first);
+    let (mut commands, start) = (1, Instant::now());
+    let span = loop {
+        while let Some(command) = owner.take() {
+            commands += 1;
+            owner.done(&command);
+        }
+        if let Some(span) = client.reap() {
+            break span;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "no span after {commands} commands");
+        std::thread::yield_now();
+    };
+    assert_eq!((span.status(), span.stage), (Status::REGION_GONE, Stage::PACK.0));
+    assert!(commands < 8, "{commands} commands of 16, for memory that is lost");
 }
 
 /// Between two owners, of which one goes in either half of the way.

@@ -203,6 +203,13 @@ impl StagedRun {
             self.fail(self.ends.gone(&self.expansion, stagings));
             busy = true;
         }
+        // What is copied from or to a lost region is worth nothing, and what is written costs this process memory.
+        if self.fault.is_none()
+            && let Some(fault) = self.lost()
+        {
+            self.fail(fault);
+            busy = true;
+        }
         if self.given_up || self.fault.is_some() {
             busy |= self.let_go(stagings, ending);
         }
