@@ -664,10 +664,13 @@ fn tables_are_served_by_name_and_one_that_is_cut_short_is_gone_and_nothing_else(
     assert!(client.open("a", Rights::READ_WRITE).is_err(), "files are for reading");
     std::fs::File::options().write(true).open(&first).unwrap().set_len(0).unwrap();
     assert_eq!(rows(&mut client, &a), Err(Status::REGION_GONE));
+    let out = client.allocate(24).unwrap();
+    let told = client.read_rows(&a, 8, &[2], &out, 0).unwrap_err().to_string();
+    assert!(told.contains("cut short"), "nobody has withdrawn it: {told}");
     assert_eq!(rows(&mut client, &b).unwrap(), b"ROW TWO ROW ZEROROW TWO ");
     assert!(client.open("a", Rights::READ).is_err(), "it is gone for those who come later too");
     let log = engine.stopped(log);
-    assert!(log.contains("table served") && log.contains("REGION_GONE 1"), "{log}");
+    assert!(log.contains("table served") && log.contains("REGION_GONE 2"), "{log}");
 }
 
 #[test]

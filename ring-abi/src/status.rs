@@ -42,8 +42,9 @@ statuses! {
     BAD_SEQUENCE = -8, "cannot stand at this place of a batch";
     /// The handle names no region of this session: never registered, closed, or of another session.
     UNKNOWN_REGION = -9, "no such region in this session";
-    /// The owner of an opened region has unregistered it or is gone.
-    REGION_GONE = -10, "the owner has withdrawn the region";
+    /// The owner of an opened region has unregistered it or is gone, or the memory of a region is lost: its file was cut
+    /// short, or a page of it could not be had.
+    REGION_GONE = -10, "the region is gone: withdrawn by its owner, or its file was cut short";
     /// The region does not grant reading or writing.
     NO_RIGHT = -11, "the region does not grant this access";
     /// An offset, a row number or a fragment lies outside its region.
