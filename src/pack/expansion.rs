@@ -1,9 +1,10 @@
 //! A transfer as pieces, a chunk at a time, for memory that goes through staging slots.
 
-use crate::plan::{Fault, Missing, Transfer};
-use crate::region::{Region, copy};
+use super::lookup::{index_arrays, load_numbers, load_record};
+use crate::plan::{Fault, Place, Transfer};
+use crate::region::Region;
+use ring_abi::IndexKind;
 use ring_abi::staged::PIECES_MAX;
-use ring_abi::{Field, FragmentRecord, IndexKind, Stage, Status};
 use std::sync::Arc;
 
 /// One contiguous piece, by its offsets in the two regions. Both ends have been checked.
@@ -238,8 +239,8 @@ impl Expansion {
         self.load_numbers(from, count as usize, out);
         for i in 0..count {
             let numbers = [out.numbers[0][i as usize], out.numbers[1][i as usize]];
-            match self.start(numbers) {
-                Ok(Some(Start { src, dst, zero })) => {
+            match self.transfer.place(numbers) {
+                Ok(Some(Place { src, dst, zero })) => {
                     for k in 0..u64::from(shape.inner_count) {
                         let src = src + if zero { 0 } else { k * u64::from(shape.inner_strides[0]) };
                         let dst = dst + k * u64::from(shape.inner_strides[1]);
@@ -260,7 +261,7 @@ impl Expansion {
     fn single(&self, fragment: u32, out: &mut Pieces) -> Result<Option<Rest>, Fault> {
         let shape = &self.transfer.shape;
         self.load_numbers(fragment, 1, out);
-        let Some(Start { src, dst, zero }) = self.start([out.numbers[0][0], out.numbers[1][0]])? else {
+        let Some(Place { src, dst, zero }) = self.transfer.place([out.numbers[0][0], out.numbers[1][0]])? else {
             return Ok(None);
         };
         let (pieces, len, strides) = (shape.inner_count, shape.len, shape.inner_strides);
@@ -269,72 +270,25 @@ impl Expansion {
 
     /// One irregular fragment.
     fn record(&self, fragment: u32, _: &mut Pieces) -> Result<Option<Rest>, Fault> {
-        let mut words = [[0; 3]];
         // SAFETY: planning checked that the array of `count` records is aligned and inside the index region.
-        unsafe { copy::load_records(self.index_arrays()[0].add(fragment as usize * 24), &mut words) };
-        let record = FragmentRecord::from_words(words[0]);
-        self.transfer.check_record(&record)?;
+        let record = unsafe { load_record(&self.transfer, self.index_arrays()[0], fragment) }?;
         let [src, dst, _] = self.transfer.shape.offsets;
         let (src, dst) = (src + record.src, dst + record.dst);
         let (len, strides) = (record.len, [0, 0]);
         Ok(Some(Rest { fragment, src, dst, zero: false, pieces: 1, len, strides, piece: 0, byte: 0 }))
     }
 
-    /// Where a fragment with these numbers starts; `None`: it is missing and left as it is.
-    #[inline]
-    fn start(&self, [src, dst]: [u64; 2]) -> Result<Option<Start>, Fault> {
-        let shape = &self.transfer.shape;
-        let missing = self.transfer.missing().filter(|(_, ones)| src == *ones).map(|(missing, _)| missing);
-        if missing == Some(Missing::Skip) {
-            return Ok(None);
-        }
-        let out = |field, number| Err(Fault::new(Status::OUT_OF_RANGE, Stage::PACK, field, number));
-        if missing.is_none() && self.transfer.src_max.is_none_or(|max| src > max) {
-            return out(Field::SRC_OFFSET, src);
-        }
-        if self.transfer.dst_max.is_none_or(|max| dst > max) {
-            return out(Field::DST_OFFSET, dst);
-        }
-        let zero = missing.is_some();
-        Ok(Some(Start {
-            src: if zero { 0 } else { shape.offsets[0] + src * u64::from(shape.strides[0]) },
-            dst: shape.offsets[1] + dst * u64::from(shape.strides[1]),
-            zero,
-        }))
-    }
-
     /// Copies the numbers of `n` fragments, each word once.
     fn load_numbers(&self, from: u32, n: usize, out: &mut Pieces) {
-        for side in 0..2 {
-            let array = self.index_arrays()[side];
-            let numbers = &mut out.numbers[side][..n];
-            match self.transfer.shape.kinds[side] {
-                IndexKind::U32 => {
-                    let half = &mut out.half[..n];
-                    // SAFETY: planning checked that the array of `count` numbers is aligned and inside the index
-                    // region, and `from + n` is at most `count`.
-                    unsafe { copy::load_u32s(array.add(from as usize * 4), half) };
-                    numbers.iter_mut().zip(half).for_each(|(to, from)| *to = u64::from(*from));
-                }
-                // SAFETY: as above.
-                IndexKind::U64 => unsafe { copy::load_u64s(array.add(from as usize * 8), numbers) },
-                IndexKind::None | IndexKind::Fragments => {
-                    numbers.iter_mut().zip(u64::from(from)..).for_each(|(to, number)| *to = number);
-                }
-            }
+        for (side, array) in self.index_arrays().into_iter().enumerate() {
+            let (half, numbers) = (&mut out.half[..n], &mut out.numbers[side][..n]);
+            // SAFETY: planning checked that the array of `count` numbers is aligned and inside the index region, and
+            // `from + n` is at most `count`.
+            unsafe { load_numbers(self.transfer.shape.kinds[side], array, from, half, numbers) };
         }
     }
 
     fn index_arrays(&self) -> [*const u8; 2] {
-        let Some(index) = &self.index else { return [std::ptr::null(); 2] };
-        let src = index.as_ptr().wrapping_add(self.transfer.shape.offsets[2] as usize);
-        let dst = src.wrapping_add(self.transfer.shape.index_bytes()[0] as usize);
-        [src, dst]
+        index_arrays(self.index.as_deref(), &self.transfer.shape)
     }
-}
-
-struct Start {
-    src: u64,
-    dst: u64,
-    zero: bool,
 }

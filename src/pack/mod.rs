@@ -9,6 +9,7 @@
 //! at a time; its owner packs or unpacks them ([`Packer`]), and [`copy_segments`] is the copy on the other side of the slot.
 
 mod expansion;
+mod lookup;
 mod pieces;
 mod run;
 mod task;

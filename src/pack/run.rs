@@ -1,9 +1,10 @@
 //! A transfer on its way: what has been cut into tasks, what came back.
 
+use super::lookup::{index_arrays, load_numbers, load_record};
 use super::{Done, TASK_BYTES, Task};
-use crate::plan::{Fault, Missing, Transfer};
+use crate::plan::{Fault, Missing, Place, Transfer};
 use crate::region::{Region, copy, copy::Pending};
-use ring_abi::{Field, FragmentRecord, IndexKind, Stage, Status};
+use ring_abi::{Field, IndexKind, Stage, Status};
 use std::sync::Arc;
 
 /// One transfer between two mapped regions. Keeps them, and the index region, mapped.
@@ -264,8 +265,8 @@ impl Run {
         let from = self.next;
         self.next = from + per_task.min(shape.count - from);
         Task {
-            src: self.src_at(0),
-            dst: self.dst_at(0),
+            src: self.src.as_ptr().wrapping_add(shape.offsets[0] as usize),
+            dst: self.dst.as_ptr().wrapping_add(shape.offsets[1] as usize),
             index: self.index_arrays(),
             max: [self.transfer.src_max, self.transfer.dst_max],
             len: shape.len,
@@ -285,84 +286,39 @@ impl Run {
     /// Looks one wide fragment up. `Ok(None)`: it is missing and left as it is.
     fn wide(&self, fragment: u32) -> Result<Option<Rest>, Fault> {
         let shape = &self.transfer.shape;
-        let src = self.number(0, fragment);
-        let is_missing = self.transfer.missing().filter(|(_, ones)| src == *ones).map(|(missing, _)| missing);
-        if is_missing == Some(Missing::Skip) {
+        let Some(place) = self.transfer.place([self.number(0, fragment), self.number(1, fragment)])? else {
             return Ok(None);
-        }
-        let out = |field, number| Fault::new(Status::OUT_OF_RANGE, Stage::PACK, field, number);
-        if is_missing.is_none() && self.transfer.src_max.is_none_or(|max| src > max) {
-            return Err(out(Field::SRC_OFFSET, src));
-        }
-        let dst = self.number(1, fragment);
-        if self.transfer.dst_max.is_none_or(|max| dst > max) {
-            return Err(out(Field::DST_OFFSET, dst));
-        }
-        let src = if is_missing.is_some() { 0 } else { src * u64::from(shape.strides[0]) };
-        Ok(Some(Rest {
-            src: self.src_at(src),
-            dst: self.dst_at(dst * u64::from(shape.strides[1])),
-            zero: is_missing.is_some(),
-            rows: shape.inner_count,
-            len: shape.len,
-            strides: shape.inner_strides,
-            row: 0,
-            byte: 0,
-        }))
+        };
+        let (rows, len, strides) = (shape.inner_count, shape.len, shape.inner_strides);
+        Ok(Some(self.rest(place, rows, len, strides)))
     }
 
     /// Looks one irregular fragment up.
     fn record(&self, fragment: u32) -> Result<Option<Rest>, Fault> {
-        let mut words = [[0; 3]];
         // SAFETY: planning checked that the array of `count` records is aligned and inside the index region.
-        unsafe { copy::load_records(self.index_arrays()[0].add(fragment as usize * 24), &mut words) };
-        let record = FragmentRecord::from_words(words[0]);
-        self.transfer.check_record(&record)?;
-        Ok(Some(Rest {
-            src: self.src_at(record.src),
-            dst: self.dst_at(record.dst),
-            zero: false,
-            rows: 1,
-            len: record.len,
-            strides: [0, 0],
-            row: 0,
-            byte: 0,
-        }))
+        let record = unsafe { load_record(&self.transfer, self.index_arrays()[0], fragment) }?;
+        let [src, dst, _] = self.transfer.shape.offsets;
+        let place = Place { src: src + record.src, dst: dst + record.dst, zero: false };
+        Ok(Some(self.rest(place, 1, record.len, [0, 0])))
+    }
+
+    fn rest(&self, Place { src, dst, zero }: Place, rows: u32, len: u32, strides: [u32; 2]) -> Rest {
+        let src = self.src.as_ptr().wrapping_add(src as usize).cast_const();
+        let dst = self.dst.as_ptr().wrapping_add(dst as usize);
+        Rest { src, dst, zero, rows, len, strides, row: 0, byte: 0 }
     }
 
     /// The number of a fragment on one side, read once.
     fn number(&self, side: usize, fragment: u32) -> u64 {
-        let array = self.index_arrays()[side];
-        match self.transfer.shape.kinds[side] {
-            IndexKind::U32 => {
-                let mut word = [0];
-                // SAFETY: planning checked that the array of `count` numbers is aligned and inside the index region.
-                unsafe { copy::load_u32s(array.add(fragment as usize * 4), &mut word) };
-                word[0].into()
-            }
-            IndexKind::U64 => {
-                let mut word = [0];
-                // SAFETY: as above.
-                unsafe { copy::load_u64s(array.add(fragment as usize * 8), &mut word) };
-                word[0]
-            }
-            IndexKind::None | IndexKind::Fragments => fragment.into(),
-        }
-    }
-
-    fn src_at(&self, offset: u64) -> *const u8 {
-        self.src.as_ptr().wrapping_add((self.transfer.shape.offsets[0] + offset) as usize)
-    }
-
-    fn dst_at(&self, offset: u64) -> *mut u8 {
-        self.dst.as_ptr().wrapping_add((self.transfer.shape.offsets[1] + offset) as usize)
+        let (mut half, mut number) = ([0], [0]);
+        let (kind, array) = (self.transfer.shape.kinds[side], self.index_arrays()[side]);
+        // SAFETY: planning checked that the array of `count` numbers is aligned and inside the index region.
+        unsafe { load_numbers(kind, array, fragment, &mut half, &mut number) };
+        number[0]
     }
 
     fn index_arrays(&self) -> [*const u8; 2] {
-        let Some(index) = &self.index else { return [std::ptr::null(); 2] };
-        let src = index.as_ptr().wrapping_add(self.transfer.shape.offsets[2] as usize);
-        let dst = src.wrapping_add(self.transfer.shape.index_bytes()[0] as usize);
-        [src, dst]
+        index_arrays(self.index.as_deref(), &self.transfer.shape)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A piece of copying that one thread does in one go.
 
+use super::lookup::load_numbers;
 use crate::plan::{Fault, Missing};
 use crate::region::copy::{self, Pending, RowPair, RowQueue};
 use ring_abi::{Entry, Field, IndexKind, Stage, Status};
@@ -183,8 +184,9 @@ impl Task {
             }
         }
         for side in 0..2 {
+            let (half, numbers) = (&mut window.half[..n], &mut window.numbers[side][..n]);
             // SAFETY: the arrays have entries for `from .. from + n`.
-            unsafe { self.load_numbers(window, side, from, n) };
+            unsafe { load_numbers(self.kinds[side], self.index[side], from, half, numbers) };
         }
         let (good, fault) = self.check_numbers(window, from, n);
         // SAFETY: the first `good` numbers of both sides have been checked.
@@ -226,25 +228,6 @@ impl Task {
         // SAFETY: the first `good` numbers have been checked; the other side lies in its region as a whole.
         unsafe { copy::copy_rows(self.src, self.dst, &rows[..good], self.len as usize) };
         (good as u64 * u64::from(self.len), fault)
-    }
-
-    /// # Safety
-    /// The side's index array, if it has one, has entries `from .. from + n`.
-    unsafe fn load_numbers(&self, window: &mut Window, side: usize, from: u32, n: usize) {
-        let numbers = &mut window.numbers[side][..n];
-        match self.kinds[side] {
-            IndexKind::U32 => {
-                let half = &mut window.half[..n];
-                // SAFETY: aligned and readable for `n` entries, as the caller promised.
-                unsafe { copy::load_u32s(self.index[side].add(from as usize * 4), half) };
-                numbers.iter_mut().zip(half).for_each(|(to, from)| *to = u64::from(*from));
-            }
-            // SAFETY: as above.
-            IndexKind::U64 => unsafe { copy::load_u64s(self.index[side].add(from as usize * 8), numbers) },
-            IndexKind::None | IndexKind::Fragments => {
-                numbers.iter_mut().zip(u64::from(from)..).for_each(|(to, number)| *to = number);
-            }
-        }
     }
 
     /// How many fragments from the first on may be followed, and why not more.

@@ -25,6 +25,17 @@ pub struct Transfer {
     pub dst_max: Option<u64>,
 }
 
+/// Where a fragment starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Bytes from the start of the source region; nothing if it is `zero`.
+    pub src: u64,
+    /// Bytes from the start of the destination region.
+    pub dst: u64,
+    /// It is missing: the destination is to be filled with 0.
+    pub zero: bool,
+}
+
 const SIDES: [(Field, Field); 2] = [(Field::SRC_REGION, Field::SRC_OFFSET), (Field::DST_REGION, Field::DST_OFFSET)];
 
 impl Shape {
@@ -158,6 +169,28 @@ impl Transfer {
             return fault(Status::OUT_OF_RANGE, Field::DST_OFFSET, record.dst);
         }
         Ok(())
+    }
+
+    /// Where a fragment with these numbers lies, source and destination. `None`: it is missing and left as it is.
+    ///
+    /// # Errors
+    /// A number that may not be followed; the source's is named first.
+    #[inline]
+    pub fn place(&self, [src, dst]: [u64; 2]) -> Result<Option<Place>, Fault> {
+        let missing = self.missing().filter(|(_, ones)| src == *ones).map(|(missing, _)| missing);
+        if missing == Some(Missing::Skip) {
+            return Ok(None);
+        }
+        let out = |field, number| Err(Fault::new(Status::OUT_OF_RANGE, Stage::PACK, field, number));
+        if missing.is_none() && self.src_max.is_none_or(|max| src > max) {
+            return out(Field::SRC_OFFSET, src);
+        }
+        if self.dst_max.is_none_or(|max| dst > max) {
+            return out(Field::DST_OFFSET, dst);
+        }
+        let at = |side: usize, number: u64| self.shape.offsets[side] + number * u64::from(self.shape.strides[side]);
+        let zero = missing.is_some();
+        Ok(Some(Place { src: if zero { 0 } else { at(0, src) }, dst: at(1, dst), zero }))
     }
 
     /// The meaning of an all-ones source row number, and what all ones is for the source's index kind.

@@ -7,7 +7,7 @@
 mod bounds;
 mod check;
 
-pub use bounds::{Extent, Transfer};
+pub use bounds::{Extent, Place, Transfer};
 pub use check::{Missing, Request, Shape, check};
 
 use ring_abi::{Field, Stage, Status};
