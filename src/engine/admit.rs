@@ -71,8 +71,7 @@ impl Control {
         let Some(peer) = peer else {
             return Err(Refusal::new(Status::NOT_ALLOWED, "the kernel does not say who connects"));
         };
-        let own = rustix::process::geteuid().as_raw();
-        if peer.user != own && peer.user != 0 && !self.users.contains(&peer.user) {
+        if !peer.is_own_user() && peer.user != 0 && !self.users.contains(&peer.user) {
             let text = format!("user {} is not one that this engine serves", peer.user);
             return Err(Refusal::new(Status::NOT_ALLOWED, text));
         }

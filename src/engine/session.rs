@@ -16,6 +16,7 @@ use crate::stats::{self, Stats};
 use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Flags, Handle, SPANS_PER_BATCH, Span, Status};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,10 +38,10 @@ pub(super) struct Session {
     /// Transfers in flight, under their ledger numbers.
     pub(super) runs: Box<[Option<Run>]>,
     /// Their numbers in ring order; those that have nothing left to cut leave.
-    pub(super) to_cut: std::collections::VecDeque<u32>,
+    pub(super) to_cut: VecDeque<u32>,
     /// Those that go through staging slots, under their ledger numbers, and these in ring order.
     pub(super) staged: Box<[Option<StagedRun>]>,
-    pub(super) staged_order: std::collections::VecDeque<u32>,
+    pub(super) staged_order: VecDeque<u32>,
     pub(super) streak: Streak,
     /// A descriptor whose extension slot has not come yet.
     half: Option<Descriptor>,
@@ -156,9 +157,9 @@ impl Session {
             regions: HandleTable::new(Handle::INDEX_MAX + 1),
             ledger: Ledger::new(batches, TRANSFERS),
             runs: (0..TRANSFERS).map(|_| None).collect(),
-            to_cut: std::collections::VecDeque::with_capacity(TRANSFERS as usize),
+            to_cut: VecDeque::with_capacity(TRANSFERS as usize),
             staged: (0..TRANSFERS).map(|_| None).collect(),
-            staged_order: std::collections::VecDeque::with_capacity(TRANSFERS as usize),
+            staged_order: VecDeque::with_capacity(TRANSFERS as usize),
             streak: Streak::default(),
             half: None,
             at_fence: None,
