@@ -1,0 +1,189 @@
+//! The settings of `scatter-ring serve`: its file, its options, and what is wrong with them.
+
+mod serving;
+mod support;
+
+use ring_abi::{Kind, Status};
+use scatter_ring::client::Client;
+use scatter_ring::region::Rights;
+use serving::{Engine, Place, attach, connect, output, refused, serve, set_mode, text};
+
+#[test]
+fn settings_come_from_the_file_and_options_win() {
+    let place = Place::new();
+    let table = place.file("users.bin", "rows");
+    let config = format!(
+        "workers = 3\nspin_us = 7\nstop_within_s = 9\nusers = [\"root\", 1234, \"nobody\"]\ntrust = \"sealed\"\n\
+         [limits]\nsessions = 5\nregion_bytes = \"4 GiB\"\nheld_bytes = 4096\n[tables]\n\"the users\" = {table:?}\n"
+    );
+    let checked = |more: &[&str]| {
+        let output = output(place.serve(&config).arg("--check-config").args(more));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let said: toml::Table = checked(&[]).parse().unwrap();
+    let nobody = said["users"][2].as_integer().unwrap();
+    assert!(nobody > 1000, "{nobody}");
+    let expected = format!(
+        "socket = {:?}\nworkers = 3\nspin_us = 7\nstop_within_s = 9\nusers = [0, 1234, {nobody}]\ntrust = \"sealed\"\n\
+         read_ahead = true\n[limits]\nsessions = 5\nsessions_per_user = 5\nring_slots = 65536\nregions = 4096\n\
+         region_bytes = {}\nbatches = 1024\nheld_bytes = 4096\n[tables]\n\"the users\" = {table:?}\n",
+        place.socket(),
+        4u64 << 30
+    );
+    assert_eq!(said, expected.parse().unwrap());
+    assert!(!place.socket().exists(), "it has only checked");
+
+    let other = place.file("other.bin", "other rows");
+    let option = format!("the users={}", other.display());
+    let said: toml::Table =
+        checked(&["--workers", "1", "--spin-us", "0", "--clients", "2", "--table", &option]).parse().unwrap();
+    assert_eq!((said["workers"].as_integer(), said["spin_us"].as_integer()), (Some(1), Some(0)));
+    assert_eq!(said["limits"]["sessions_per_user"].as_integer(), Some(2));
+    assert_eq!(said["tables"]["the users"].as_str(), other.to_str());
+
+    // What it prints is a file that says the same.
+    let again = place.file("again.toml", &toml::to_string(&said).unwrap());
+    let output = output(serve().arg("--check-config").arg("--config").arg(again));
+    assert_eq!(text(&output.stdout).parse::<toml::Table>().unwrap(), said, "{}", text(&output.stderr));
+}
+
+#[test]
+fn wrong_settings_are_refused_with_file_line_and_key() {
+    let place = Place::new();
+    place.file("empty", "");
+    for (config, parts) in [
+        ("\nworkers = 257\n", &["config.toml:2: workers = 257: must be from 0 to 256"][..]),
+        ("workers = -1", &[":1: workers = -1: must be from 0 to 256"]),
+        ("spin_us = 1_000_001", &[":1: spin_us = 1_000_001: must be from 0 to 1000000"]),
+        ("stop_within_s = 3601", &["stop_within_s = 3601: must be from 0 to 3600"]),
+        ("workers = \"2\"", &["config.toml: ", "line 1", "workers = \"2\"", "invalid type"]),
+        ("workers = 1\nworker = 2", &["line 2", "unknown field `worker`", "`workers`"]),
+        ("[limits]\nsession = 2", &["line 2", "unknown field `session`", "`sessions_per_user`"]),
+        ("[limits]\nsessions = 0", &[":2: limits.sessions = 0: must be from 1 to 65536"]),
+        ("[limits]\nsessions = 65537", &[":2: limits.sessions = 65537: must be from 1 to 65536"]),
+        ("[limits]\nsessions_per_user = 0", &["limits.sessions_per_user = 0"]),
+        ("[limits]\nring_slots = 3", &["limits.ring_slots = 3: must be from 4 to 1048576"]),
+        ("[limits]\nregions = 4097", &["limits.regions = 4097: must be from 1 to 4096"]),
+        ("[limits]\nbatches = 1025", &["limits.batches = 1025: must be from 1 to 1024"]),
+        ("[limits]\n\nregion_bytes = \"4 potatoes\"", &[":3: limits.region_bytes = \"4 potatoes\": ", "\"4 GiB\""]),
+        ("[limits]\nheld_bytes = -1", &[":2: limits.held_bytes = -1: must be from 1 to"]),
+        ("[limits]\nheld_bytes = \"0 KiB\"", &["limits.held_bytes = \"0 KiB\": must be from 1 to"]),
+        ("users = [1, \"no such one\"]", &[":1: users = \"no such one\": there is no user of this name"]),
+        ("users = [-1]", &["line 1", "a user must be a name or a number"]),
+        ("trust = \"blind\"", &["line 1", "unknown variant `blind`", "`sealed` or `same-uid`"]),
+        ("[tables]\nrows = \"/no/such/file\"", &[":2: tables.rows = \"/no/such/file\": No such file"]),
+        ("[tables]\nrows = \"/\"", &[":2: tables.rows = \"/\": is not a file"]),
+        ("[tables]\n\"\" = \"/etc/passwd\"", &["a table's name has 1 to 168 bytes"]),
+        ("workers = ", &["line 1"]),
+    ] {
+        refused(place.serve(config).arg("--check-config"), parts);
+        refused(&mut place.serve(config), parts);
+    }
+    let empty = format!("rows={}", place.path("empty").display());
+    refused(place.serve("").args(["--table", &empty]), &["--table rows=", "is empty"]);
+    refused(place.serve("").args(["--table", "rows=/etc/passwd", "--table", "rows=/etc/group"]), &["given before"]);
+    refused(place.serve("").args(["--table", "rows"]), &["must be NAME=FILE"]);
+    refused(place.serve("").args(["--log", "poem"]), &["text, json"]);
+    refused(place.serve("").env("RUST_LOG", "a=b=c"), &["RUST_LOG=a=b=c"]);
+    refused(place.serve("").arg("--config").arg(place.path("none.toml")), &["none.toml: No such file"]);
+}
+
+#[test]
+fn a_socket_that_could_not_be_listened_on_fails_the_check() {
+    let place = Place::new();
+    let inner = place.path("inner");
+    let check = |config: &str| {
+        let mut command = serve();
+        command.arg("--check-config").arg("--socket").arg(inner.join("socket"));
+        command.arg("--config").arg(place.file("config.toml", config));
+        command
+    };
+    assert!(output(&mut check("")).status.success());
+    assert!(!inner.exists(), "a check makes nothing");
+    std::fs::create_dir(&inner).unwrap();
+    for (mode, config, is_right) in [
+        (0o700, "", true),
+        (0o700, "users = [1234]", true),
+        (0o750, "users = [1234]", true),
+        (0o750, "", false),
+        (0o755, "users = [1234]", false),
+        (0o770, "users = [1234]", false),
+    ] {
+        set_mode(&inner, mode);
+        if is_right {
+            assert!(output(&mut check(config)).status.success(), "{mode:o} {config}");
+        } else {
+            refused(&mut check(config), &["is open to other users", "0700"]);
+        }
+    }
+    set_mode(&inner, 0o700);
+    let mut engine = Engine::start(serve().arg("--socket").arg(inner.join("socket")));
+    assert!(output(&mut check("")).status.success(), "an engine that serves there is no reason against it");
+    let log = engine.log();
+    engine.stopped(log);
+    std::fs::write(inner.join("socket"), "").unwrap();
+    refused(&mut check(""), &["exists and is not a socket"]);
+    let long = place.path(&"x".repeat(108));
+    refused(serve().arg("--check-config").arg("--socket").arg(long), &["socket path"]);
+}
+
+/// The keys of a file, with their sections.
+fn keys(table: &toml::Table) -> Vec<String> {
+    let mut all = Vec::new();
+    for (key, value) in table {
+        all.push(key.clone());
+        all.extend(value.as_table().into_iter().flat_map(keys).map(|inner| format!("{key}.{inner}")));
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn the_example_file_has_every_key_with_its_default() {
+    let example = include_str!("../dist/scatter-ring.toml");
+    // A line `#key = value` is a key; text for people has a space behind the mark.
+    let is_key = |line: &&str| line.starts_with('#') && line[1..].starts_with(|c: char| c.is_ascii_lowercase());
+    assert!(example.lines().filter(is_key).count() > 10);
+    let lines = example.lines().map(|line| if is_key(&line) { &line[1..] } else { line });
+    let uncommented = lines.collect::<Vec<_>>().join("\n");
+    let place = Place::new();
+    let check = |config: &str| {
+        let output = output(place.serve(config).args(["--workers", "1", "--check-config"]));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let defaults = check("");
+    assert_eq!(check(&uncommented), defaults);
+    assert_eq!(check(example), defaults, "as it is, it changes nothing");
+    assert_eq!(keys(&uncommented.parse().unwrap()), keys(&defaults.parse().unwrap()));
+}
+
+#[test]
+fn limits_of_the_file_are_enforced_and_named() {
+    let place = Place::new();
+    let config =
+        "[limits]\nsessions = 3\nsessions_per_user = 2\nring_slots = 64\nregions = 2\nregion_bytes = \"1 MiB\"\n";
+    let mut engine = Engine::start(&mut place.serve(config));
+    let mut first = attach(&place.socket());
+    let over = connect(&place.socket());
+    over.send(&ring_abi::Message::hello(ring_abi::Features(0), 128, 64, 0), &[]).unwrap();
+    let answer = over.receive(true).unwrap().unwrap().message;
+    assert_eq!(answer.name(), "SQ capacity 128: at most 64 (limit ring_slots)");
+
+    first.memory(1 << 19, Rights::READ_WRITE);
+    let too_much = (1 << 19) + 4096;
+    let (_region, fd) = scatter_ring::region::Region::allocate(too_much, scatter_ring::region::Huge::Never).unwrap();
+    let answer = first.ask(Kind::REGISTER, &[too_much, 3], "", &[std::os::fd::AsFd::as_fd(&fd)]);
+    assert!(answer.name().ends_with("at most 1048576 (limit region_bytes)"), "{}", answer.name());
+    first.memory(4096, Rights::READ);
+    let (_region, fd) = scatter_ring::region::Region::allocate(4096, scatter_ring::region::Huge::Never).unwrap();
+    let answer = first.ask(Kind::REGISTER, &[4096, 1], "", &[std::os::fd::AsFd::as_fd(&fd)]);
+    assert_eq!((answer.status, answer.name()), (Status::LIMIT_EXCEEDED, "2 regions (limit regions)"));
+
+    let _second = attach(&place.socket());
+    let error = Client::attach(place.socket()).unwrap_err().to_string();
+    assert!(error.contains("has 2 sessions already (limit sessions_per_user)"), "{error}");
+    let log = engine.log();
+    assert!(engine.stopped(log).contains("refused=\"LIMIT_EXCEEDED 4\""));
+}
