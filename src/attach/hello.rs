@@ -1,7 +1,7 @@
 //! Attaching, as the one who attaches does it: connecting, HELLO, questions and their answers.
 
 use super::{AttachError, ClientAreas, Received, Socket};
-use ring_abi::{Features, Kind, Message, Status, abi_matches, abi_word};
+use ring_abi::{Features, Handle, Kind, Message, Status, abi_matches, abi_word};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -78,6 +78,11 @@ pub(crate) fn granted(answer: &Message) -> Result<(), AttachError> {
         return Ok(());
     }
     Err(AttachError::Refused { status: answer.status, text: answer.name().to_owned() })
+}
+
+/// The region that an answer is about, if it is about one.
+pub(crate) fn handle(answer: &Message) -> Option<Handle> {
+    u32::try_from(answer.args[0]).map(Handle).ok().filter(|handle| handle.generation() != 0)
 }
 
 /// Sends a message, waiting for room in the socket's queue.

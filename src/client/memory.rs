@@ -2,9 +2,9 @@
 
 use super::session::Session;
 use super::{Client, ClientError};
-use crate::attach::AttachError;
+use crate::attach::{self, AttachError};
 use crate::region::{self, Backing, Huge, RegionError, Rights};
-use ring_abi::{Handle, Kind, NAME_BYTES_MAX, Status};
+use ring_abi::{Handle, Kind, Message, NAME_BYTES_MAX, Status};
 use rustix::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -244,7 +244,7 @@ impl Client {
         local: region::Region,
     ) -> Result<Region, ClientError> {
         let answer = self.ask(Kind::REGISTER, &[bytes, rights.bits(), offset], "", &[fd.as_fd()])?;
-        let handle = self.handle(answer.args[0])?;
+        let handle = self.handle(&answer)?;
         Ok(Region::new(&self.session, handle, bytes, rights, Some(local)))
     }
 
@@ -255,7 +255,7 @@ impl Client {
     pub fn open(&self, name: &str, rights: Rights) -> Result<Region, ClientError> {
         check_name(name)?;
         let answer = self.ask(Kind::OPEN, &[rights.bits()], name, &[])?;
-        let handle = self.handle(answer.args[0])?;
+        let handle = self.handle(&answer)?;
         let bytes = answer.args[1];
         let granted = Rights::from_bits(answer.args[2]).filter(|granted| granted.covers(rights));
         match granted {
@@ -301,9 +301,8 @@ impl Client {
         Ok(())
     }
 
-    fn handle(&self, arg: u64) -> Result<Handle, ClientError> {
-        let handle = u32::try_from(arg).map(Handle).ok().filter(|handle| handle.generation() != 0);
-        handle.ok_or_else(|| self.broken("an answer without a region handle"))
+    fn handle(&self, answer: &Message) -> Result<Handle, ClientError> {
+        attach::handle(answer).ok_or_else(|| self.broken("an answer without a region handle"))
     }
 }
 

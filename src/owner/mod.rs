@@ -327,6 +327,5 @@ impl Shared {
 }
 
 fn handle(answer: &Message) -> Result<Handle, OwnerError> {
-    let handle = u32::try_from(answer.args[0]).map(Handle).ok().filter(|handle| handle.generation() != 0);
-    handle.ok_or_else(|| AttachError::BadMessage("an answer without a region handle").into())
+    attach::handle(answer).ok_or_else(|| AttachError::BadMessage("an answer without a region handle").into())
 }
