@@ -109,7 +109,8 @@ to the client's, and answers with one completion. Descriptors, rows and answers 
 nothing to do for a while sleeps, and is then woken by a system call.)
 
 plain memcpy: the client's own thread copies the same rows out of a private copy of the table that it made for this
-comparison: what it would cost to have all of it in each process. The three were timed in turn.
+comparison: what it would cost to have all of it in each process. The three were timed in turn; the last column is the
+median of what one took divided by what plain memcpy took right after.
 
 Every byte was compared with what the owner wrote: {} in 8 random lists, each way. All correct.
 ",

@@ -44,7 +44,7 @@ pub struct Args {
     /// How the row numbers are written [default: by the extension]
     #[arg(long, value_name = "FORMAT", value_enum)]
     rows_format: Option<numbers::Format>,
-    /// Where the rows go; - is standard output, raw
+    /// Where the rows go, in place of what is there; - is standard output, raw
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Use the engine that serves there, and not one in this process
