@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::hostile::{alone, range};
-use support::{Random, RawClient};
+use support::{Random, RawClient, not_run};
 
 const ROW: u32 = 256;
 const ROWS: u32 = 2048;
@@ -31,11 +31,6 @@ fn trusting() -> RunningEngine {
 
 fn attach(engine: &RunningEngine) -> RawClient {
     RawClient::attach(engine.connect().unwrap(), 4096, 64, 0)
-}
-
-/// Says so past the test harness, which shows what a passing test prints to nobody.
-fn not_run(what: &str) {
-    let _ = writeln!(std::io::stderr(), "NOT RUN: {what}");
 }
 
 /// The table's bytes: never 0, and no two rows alike.

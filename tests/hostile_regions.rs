@@ -7,10 +7,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use scatter_ring::engine::{Config, Engine};
 use scatter_ring::region::{Huge, Region, Rights};
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use support::RawClient;
 use support::hostile::{Guarded, NOP, StopsOnDrop, eventually, range};
+use support::{RawClient, not_run};
 
 fn engine(workers: usize) -> Engine {
     Engine::new(&Config { workers, ..Config::default() }).unwrap()
@@ -33,14 +32,9 @@ fn huge_file(seals: SealFlags) -> Option<OwnedFd> {
     let fd = rustix::fs::memfd_create("zoo", flags).ok();
     let fd = fd.filter(|fd| rustix::fs::ftruncate(fd, 2 << 20).is_ok());
     if fd.is_none() {
-        not_tried("a memory file of huge pages cannot be made here");
+        not_run("a memory file of huge pages cannot be made here");
     }
     fd.inspect(|fd| rustix::fs::fcntl_add_seals(fd, seals).unwrap())
-}
-
-/// Says so past the test harness, which shows what a passing test prints to nobody.
-fn not_tried(what: &str) {
-    let _ = writeln!(std::io::stderr(), "NOT TRIED: {what}");
 }
 
 #[test]
@@ -52,7 +46,7 @@ fn a_file_that_could_change_under_the_engine_is_refused_and_the_session_goes_on(
     let path = path.to_str().unwrap();
     let in_memory = tempfile::tempfile_in("/dev/shm").map(OwnedFd::from);
     if in_memory.is_err() {
-        not_tried("a file of a tmpfs: there is no /dev/shm here");
+        not_run("a file of a tmpfs: there is no /dev/shm here");
     }
     let (pipe, _other_end) = std::io::pipe().unwrap();
     let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();

@@ -1,8 +1,10 @@
 //! Regions of huge pages, where the machine has any to give. The test reserves some for itself if it may.
 
+mod support;
+
 use scatter_ring::client::{Client, Setup};
 use scatter_ring::engine::{Config, Engine};
-use std::io::Write;
+use support::not_run;
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const PAGES: u64 = 16;
@@ -44,15 +46,10 @@ fn huge_kilobytes() -> u64 {
     total
 }
 
-/// Says so past the test harness, which shows what a passing test prints to nobody.
-fn not_tried(what: &str) {
-    let _ = writeln!(std::io::stderr(), "NOT TRIED: {what}");
-}
-
 #[test]
 fn allocated_memory_has_huge_pages_where_there_are_some() {
     let Some(_reserved) = Reserved::new() else {
-        not_tried("no huge pages can be reserved here");
+        not_run("no huge pages can be reserved here");
         return;
     };
     let engine = Engine::new(&Config::default()).unwrap().start().unwrap();

@@ -15,8 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::RawClient;
 use support::hostile::{NOP, eventually};
+use support::{RawClient, not_run};
 
 #[test]
 fn a_batch_under_way_gets_its_outcome_and_nobody_comes_any_more() {
@@ -229,7 +229,7 @@ fn the_unit_is_one_that_systemd_understands() {
     let program = env!("CARGO_BIN_EXE_scatter-ring");
     let file = place.file("scatter-ring.service", &unit.replace("/usr/bin/scatter-ring", program));
     let verify = Command::new("systemd-analyze").arg("verify").arg(file).output();
-    let Ok(verify) = verify else { return eprintln!("NOT RUN: there is no systemd-analyze here") };
+    let Ok(verify) = verify else { return not_run("there is no systemd-analyze here") };
     let said = text(&verify.stderr);
     assert!(verify.status.success() && !said.contains("scatter-ring.service"), "{said}");
 }
@@ -253,7 +253,7 @@ fn users_that_the_file_lists_may_attach_through_the_directorys_group() {
     const OTHER: u32 = 61_235;
     const GROUP: u32 = 61_236;
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("NOT RUN: only root can be another user");
+        return not_run("only root can be another user");
     }
     let place = Place::new();
     set_mode(place.directory.path(), 0o711);

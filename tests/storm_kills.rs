@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use storm::{Footprint, MemoryGroup, Running, by_build, middle_and_longest, private_directory, socket_of_this_client};
 use support::hostile::{NOP, eventually, range};
-use support::{Random, RawClient};
+use support::{Random, RawClient, not_run};
 
 /// Names the point to the process that is to be killed there.
 const POINT: &str = "SCATTER_RING_TEST_POINT";
@@ -305,7 +305,7 @@ fn a_client_that_takes_more_memory_than_it_may() {
 #[test]
 fn a_client_that_takes_more_memory_than_it_may_dies_alone() {
     let Some(group) = MemoryGroup::new(64 << 20) else {
-        return eprintln!("NOT RUN: a memory cgroup cannot be made here (root, and a writable cgroup hierarchy)");
+        return not_run("a memory cgroup cannot be made here (root, and a writable cgroup hierarchy)");
     };
     let directory = private_directory();
     let path = directory.path().join("socket");
