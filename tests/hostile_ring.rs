@@ -119,7 +119,8 @@ fn row_numbers_that_change_while_they_are_followed_lead_nowhere_else() {
             }
         });
         let _stops = StopsOnDrop(&stop);
-        let end = Instant::now() + Duration::from_millis(1500);
+        let end =
+            Instant::now() + if cfg!(debug_assertions) { Duration::from_millis(1500) } else { Duration::from_secs(10) };
         while Instant::now() < end {
             for shape in shapes.iter().cycle().take(15) {
                 assert!(client.try_push(&Descriptor { user_data: shape.index_offset / 4096, ..*shape }.to_entry()));
@@ -404,7 +405,7 @@ fn a_client_that_does_not_reap_loses_no_completion_and_gets_none_twice() {
 }
 
 fn malformed_count() -> u64 {
-    let default = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+    let default = if cfg!(debug_assertions) { 100_000 } else { 10_000_000 };
     std::env::var("SCATTER_RING_MALFORMED").map_or(default, |n| n.parse().expect("a number"))
 }
 
