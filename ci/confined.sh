@@ -12,7 +12,8 @@ memory_bytes=$((512 << 20))
 address_space_bytes=$((3 << 30))
 nobody=65534
 # Not hostile_process, which takes gigabytes to see an engine run out of them.
-tests=(client client_batches engine_model hostile_regions hostile_ring hostile_socket)
+tests=(client client_batches engine_model engine_rows fairness hostile_memory hostile_owner hostile_regions hostile_ring
+    hostile_socket limits owner)
 
 not_run() {
     echo "confined: NOT RUN: $1" >&2
