@@ -32,9 +32,10 @@ const WAKES_MAX: usize = 64;
 
 impl Client {
     /// The next span. Makes no system call, except that it looks twice a second whether the engine is still there while
-    /// nothing comes. Batches that have a [`Ticket`] are kept account of as well, so that it does
-    /// not matter whether spans are taken here or by a wait. (But a wait keeps the spans that tickets account for: here
-    /// come those that no wait took.)
+    /// nothing comes.
+    ///
+    /// Batches that have a [`Ticket`] are kept account of as well, so that it does not matter whether spans are taken here
+    /// or by a wait. (But a wait keeps the spans that tickets account for: here come those that no wait took.)
     ///
     /// An engine that was killed is so noticed by every way to use a client: this, [`push`](Self::push), the waits, and
     /// [`disarm`](Self::disarm).
