@@ -28,9 +28,10 @@ pub mod engine;
 pub mod mappings;
 #[cfg(not(scatter_ring_loom))]
 pub mod owner;
+// Public for tests and benches: the executable model, a naive expansion, and what a row costs. Not part of the interface.
 #[cfg(not(scatter_ring_loom))]
-mod pack;
-// Public for the tests that compare them with the executable model; not part of the interface.
+#[doc(hidden)]
+pub mod pack;
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]
 pub mod pipeline;

@@ -7,16 +7,20 @@
 //!
 //! Memory that this process cannot map goes through staging slots: an [`Expansion`] gives a transfer's [`Pieces`], a chunk
 //! at a time; its owner packs or unpacks them ([`Packer`]), and [`copy_segments`] is the copy on the other side of the slot.
+//! Chunks of [`plan`](crate::plan) come as encoded lists, which [`ListPacker`] follows.
 
 mod expansion;
+mod lists;
 mod lookup;
 mod pieces;
 mod run;
 mod task;
 mod workers;
 
+pub use crate::plan::Refusal;
 pub use expansion::{Expansion, Piece, Pieces};
-pub use pieces::{Packer, Refusal, Segment, Side, copy_segments, owner_list, segments};
+pub use lists::ListPacker;
+pub use pieces::{Packer, Segment, Side, copy_segments, owner_list, segments};
 pub use run::{Cut, RowList, Run};
 pub use task::{Done, Task, Window};
 pub use workers::{PollerBell, Workers};

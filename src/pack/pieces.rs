@@ -1,6 +1,7 @@
 //! Pieces and staging slots: the list that an owner gets, and the copies on both sides of a slot.
 
 use super::Piece;
+use crate::plan::Refusal;
 use crate::region::copy::{self, ROW_MAX, RowPair, RowQueue};
 use crate::region::{Region, Rights};
 use ring_abi::staged::PIECES_MAX;
@@ -76,7 +77,7 @@ pub unsafe fn copy_segments(src: Side<*const u8>, dst: Side<*mut u8>, segments: 
 
 /// # Safety
 /// Both ends are mapped until the queue is flushed, and nobody has a reference to the destination.
-unsafe fn copy_piece(from: *const u8, to: *mut u8, len: u32, queue: &mut RowQueue) {
+pub(super) unsafe fn copy_piece(from: *const u8, to: *mut u8, len: u32, queue: &mut RowQueue) {
     if len as usize <= ROW_MAX {
         // SAFETY: the caller's promise.
         unsafe { queue.push(from, to, len) };
@@ -101,17 +102,6 @@ pub fn owner_list(pieces: &[Piece], is_source: bool, words: &mut Vec<u64>) -> (u
         words.extend(PieceRecord { offset: offset(piece), len: piece.len, reserved: 0 }.to_words());
     }
     (0, words.len() as u32 / 2)
-}
-
-/// Why an owner does not do what a command says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The code.
-    pub status: Status,
-    /// The piece that is wrong.
-    pub piece: u32,
-    /// The offending value.
-    pub detail: u64,
 }
 
 /// Carries commands out, in the process that owns the memory. Private memory for one window of a list.
