@@ -23,6 +23,8 @@ pub mod client;
 #[cfg(not(scatter_ring_loom))]
 mod completion;
 #[cfg(not(scatter_ring_loom))]
+pub mod cost;
+#[cfg(not(scatter_ring_loom))]
 pub mod engine;
 #[doc(hidden)]
 pub mod mappings;

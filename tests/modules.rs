@@ -14,9 +14,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // `sync` for the orderings of the words that it hands to the ring.
     ("attach", &["ring", "region", "sync"]),
     ("plan", &[]),
+    // The counts of work that planning makes.
+    ("cost", &["plan"]),
     ("pipeline", &["plan"]),
     // `ring` and `sync` because tasks go to the copy workers through the same ring that clients use, on the heap.
-    ("pack", &["plan", "region", "ring", "sync"]),
+    // `cost` for the profile that its calibration fills.
+    ("pack", &["plan", "region", "ring", "sync", "cost"]),
     // `sync` for the client's sleep word.
     ("completion", &["ring", "sync", "pipeline"]),
     ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion", "stats"]),
@@ -40,6 +43,8 @@ const UNSAFE: &[(&str, usize)] = &[
     ("engine/staged.rs", 2),
     ("owner/mod.rs", 2),
     ("owner/serve.rs", 1),
+    // The copies that it times, and taking their sources out of the caches.
+    ("pack/calibrate.rs", 3),
     ("pack/expansion.rs", 2),
     ("pack/lists.rs", 11),
     ("pack/lookup.rs", 5),

@@ -36,6 +36,7 @@ mod staged;
 mod staging;
 mod start;
 
+pub use crate::pack::calibrate;
 pub use crate::stats::Counters;
 pub use config::{Config, Limits};
 pub use listen::{ListenError, check_listen};

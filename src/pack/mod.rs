@@ -9,6 +9,7 @@
 //! at a time; its owner packs or unpacks them ([`Packer`]), and [`copy_segments`] is the copy on the other side of the slot.
 //! Chunks of [`plan`](crate::plan) come as encoded lists, which [`ListPacker`] follows.
 
+mod calibrate;
 mod expansion;
 mod lists;
 mod lookup;
@@ -18,6 +19,7 @@ mod task;
 mod workers;
 
 pub use crate::plan::Refusal;
+pub use calibrate::calibrate;
 pub use expansion::{Expansion, Piece, Pieces};
 pub use lists::ListPacker;
 pub use pieces::{Packer, Segment, Side, copy_segments, owner_list, segments};
