@@ -16,6 +16,10 @@ impl<T> Slab<T> {
         self.free.is_empty()
     }
 
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Values that can still be stored.
     pub fn room(&self) -> usize {
         self.free.len()
