@@ -22,6 +22,7 @@ not_run() {
 command -v valgrind > /dev/null && command -v callgrind_annotate > /dev/null || not_run "valgrind is missing"
 
 # Incremental builds inline less.
+CARGO_INCREMENTAL=0 cargo build --locked --release --example count_rows --example count_plan --example count_cost
 examples=${CARGO_TARGET_DIR:-target}/release/examples
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -80,6 +81,7 @@ check pairs plan_windows rows 22
 check singles plan_singles rows 168
 check decode decode_list rows 8
 # Of decisions: rows of one length, of five lengths, and one that is kept.
+for kind in uniform mixed kept; do count count_cost $kind; done
 check uniform choose_afresh decisions 11142
 check mixed choose_afresh decisions 59088
 check kept choose_kept decisions 3646

@@ -44,6 +44,8 @@ pub mod plan;
 pub mod region;
 pub mod ring;
 #[cfg(not(scatter_ring_loom))]
+pub mod sim;
+#[cfg(not(scatter_ring_loom))]
 mod stats;
 #[doc(hidden)]
 pub mod sync;

@@ -28,6 +28,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("stats", &["sync"]),
     // The same, and `pack` for the copies. What an owner's process does is no part of an engine.
     ("owner", &["ring", "region", "attach", "pack", "sync"]),
+    // Drives the machines of a link in virtual time.
+    ("sim", &["plan", "cost", "pipeline"]),
     // The binary: it uses the library from outside.
     ("command", &[]),
 ];
