@@ -20,6 +20,8 @@ enum Command {
     Read(command::read::Args),
     Demo(command::demo::Args),
     Bench(command::bench::Args),
+    Explain(command::explain::Args),
+    Regret(command::regret::Args),
     /// The process that has the table, of `demo` and `bench`.
     #[command(hide = true)]
     Owner(command::owner::Args),
@@ -34,6 +36,7 @@ Examples:
   scatter-ring serve                     Run the engine for the programs of this user
   scatter-ring read --help               Rows of your own table, by number, into a file
   scatter-ring bench W1 --submit rows    Measure one workload
+  scatter-ring explain W3                What the planner would do with it, and why
 
 Exit status: 0 done, 1 failed, 2 asked for something that there is not";
 
@@ -48,6 +51,8 @@ fn main() -> ExitCode {
         Some(Command::Read(args)) => command::read::run(&args),
         Some(Command::Demo(args)) => command::demo::run(&args),
         Some(Command::Bench(args)) => command::bench::run(&args),
+        Some(Command::Explain(args)) => command::explain::run(&args),
+        Some(Command::Regret(args)) => command::regret::run(&args),
         Some(Command::Owner(args)) => command::owner::run(&args),
         Some(Command::DemoClient(args)) => command::demo_client::run(&args),
     };

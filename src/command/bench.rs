@@ -1,12 +1,18 @@
 //! `scatter-ring bench`: workloads, timed and verified.
 
 use super::Failure;
+use super::file;
+use super::machine;
 use super::owner::OwnerMemory;
 use super::place::Place;
 use super::report::{self, Figures, Record};
+use super::simulate;
 use super::transfer::{How, Op, RouteChoice, Submit, Transfer};
 use super::workload::{TABLE_BYTES, Workload};
+use scatter_ring::cost::Direction;
+use scatter_ring::sim::{Profile, profiles};
 use std::io::Write;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Measure workloads, and verify every byte of them.
@@ -24,8 +30,11 @@ pub struct Args {
     /// most 512 MiB; three geometries; reading and writing.
     #[arg(value_name = "WORKLOAD", value_parser = parse_workload, hide_default_value = true)]
     workloads: Vec<Named>,
-    /// What is between client and table: shm (client, engine and owner are three processes), local (all in one process);
-    /// not built yet: tcp, verbs, sim:PROFILE
+    /// What is between client and table: shm (client, engine and owner are three processes), local (all in one process),
+    /// sim:PROFILE (nothing is moved, all times are simulated); not built yet: tcp, verbs
+    ///
+    /// Profiles: reference, roce-25g, roce-100g, ib-400g, efa-100g, tcp-loopback, soft-roce. With them the matrix has one
+    /// geometry more, and mixes, and each iteration has another seed.
     #[arg(long, default_value = "shm")]
     link: Link,
     /// Where the owner process of `--link shm` has the table: in a memory file that the engine maps, or in memory of its
@@ -50,6 +59,9 @@ pub struct Args {
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
+    /// With `--link sim:PROFILE` and one workload: a picture of what is under way when
+    #[arg(long, value_name = "FILE.svg")]
+    timeline: Option<PathBuf>,
     /// A smaller table, for tests.
     #[arg(long, hide = true, default_value_t = TABLE_BYTES >> 20, value_parser = clap::value_parser!(u64).range(1..=1024))]
     table_mib: u64,
@@ -60,7 +72,8 @@ Examples:
   scatter-ring bench                                 All five workloads through a daemon
   scatter-ring bench W1 --submit rows                One descriptor a row
   scatter-ring bench W1 W4 --op write --json         For a program to read
-  scatter-ring bench matrix --link local             Sizes, counts and geometries";
+  scatter-ring bench matrix --link local             Sizes, counts and geometries
+  scatter-ring bench W1 --link sim:roce-100g         What a link would do that is not here";
 
 /// A word of the command line.
 #[derive(Clone, Debug)]
@@ -68,6 +81,17 @@ enum Named {
     One(Workload),
     Matrix,
 }
+
+impl Named {
+    fn word(&self) -> &str {
+        match self {
+            Named::One(workload) => &workload.name,
+            Named::Matrix => "matrix",
+        }
+    }
+}
+
+const WORKLOADS: [&str; 5] = ["W1", "W2", "W3", "W4", "W5"];
 
 fn parse_workload(word: &str) -> Result<Named, String> {
     if word == "matrix" {
@@ -78,9 +102,10 @@ fn parse_workload(word: &str) -> Result<Named, String> {
 
 /// What is between the client and the table.
 #[derive(Clone, Debug)]
-enum Link {
+pub(super) enum Link {
     Shm,
     Local,
+    Sim(&'static Profile),
     /// Known, but not there yet.
     NotBuilt(String),
 }
@@ -89,15 +114,15 @@ impl FromStr for Link {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Link, String> {
-        const PROFILES: [&str; 7] =
-            ["reference", "roce-25g", "roce-100g", "ib-400g", "efa-100g", "tcp-loopback", "soft-roce"];
         match word {
             "shm" => Ok(Link::Shm),
             "local" => Ok(Link::Local),
             "tcp" | "verbs" => Ok(Link::NotBuilt(word.to_owned())),
             _ => match word.strip_prefix("sim:") {
-                Some(profile) if PROFILES.contains(&profile) => Ok(Link::NotBuilt(word.to_owned())),
-                Some(_) => Err(format!("the simulator's profiles are {}", PROFILES.join(", "))),
+                Some(name) => profiles::named(name).map(Link::Sim).ok_or_else(|| {
+                    let names: Vec<&str> = profiles::all().iter().map(|profile| profile.name).collect();
+                    format!("the simulator's profiles are {}", names.join(", "))
+                }),
                 None => Err("there are shm, local, tcp, verbs and sim:PROFILE".to_owned()),
             },
         }
@@ -117,14 +142,22 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let link = match &args.link {
         Link::Shm => "shm",
         Link::Local => "local",
+        Link::Sim(_) => "sim",
         Link::NotBuilt(link) => {
-            return Err(Failure::Usage(format!("--link {link} is not built yet: there are shm and local")));
+            return Err(Failure::Usage(format!(
+                "--link {link} is not built yet: there are shm, local and sim:PROFILE"
+            )));
         }
     };
-    if link == "local" && args.owner_memory == OwnerMemory::Private {
-        return Err(Failure::Usage(
-            "--owner-memory private is for --link shm: with local there is no owner process".into(),
-        ));
+    if link != "shm" && args.owner_memory == OwnerMemory::Private {
+        let text = format!("--owner-memory private is for --link shm: with {link} there is no owner process");
+        return Err(Failure::Usage(text));
+    }
+    if let Link::Sim(profile) = args.link {
+        return run_simulated(profile, args);
+    }
+    if args.timeline.is_some() {
+        return Err(Failure::Usage("--timeline is for --link sim:PROFILE".into()));
     }
     let cases = cases(args);
     let mut place = if link == "shm" {
@@ -132,13 +165,49 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     } else {
         Place::here(args.table_bytes())?
     };
+    let records = each(&cases, |case| &case.workload.name, args.json, |case| measure(&mut place, case, link, args))?;
+    if !args.json {
+        writeln!(std::io::stdout(), "{}", report::records(&records).trim_fmt())?;
+    }
+    Ok(())
+}
+
+fn run_simulated(profile: &'static Profile, args: &Args) -> Result<(), Failure> {
+    let how =
+        simulate::How { profile, route: args.route, submit: args.submit, iterations: args.iterations, seed: args.seed };
+    let words: Vec<&str> = args.workloads.iter().map(Named::word).collect();
+    let words = if words.is_empty() { WORKLOADS.to_vec() } else { words };
+    let cells: Vec<_> = words.into_iter().flat_map(|word| simulate::cells(word, args.op)).collect();
+    if args.timeline.is_some() && cells.len() != 1 {
+        return Err(Failure::Usage("--timeline is of one workload: name it".into()));
+    }
+    args.timeline.as_deref().map_or(Ok(()), file::try_to_write)?;
+    let records = each(&cells, |cell| &cell.name, args.json, |cell| simulate::measure(cell, &how))?;
+    if !args.json {
+        let mut out = std::io::stdout();
+        writeln!(out, "Simulated: no figure here was measured, and no byte was moved. Link: {}.", profile.name)?;
+        writeln!(out, "{}", report::records(&records).trim_fmt())?;
+    }
+    match (&args.timeline, cells.first()) {
+        (Some(path), Some(cell)) => simulate::draw(cell, &how, path),
+        _ => Ok(()),
+    }
+}
+
+/// Measures each, and shows how far that is. As JSON each record is written at once, else they are handed back.
+fn each<T>(
+    cases: &[T],
+    name: impl Fn(&T) -> &String,
+    json: bool,
+    mut measure: impl FnMut(&T) -> Result<Record, Failure>,
+) -> Result<Vec<Record>, Failure> {
     let mut records = Vec::new();
     let progress = report::bar(cases.len() as u64, "measuring");
-    for case in &cases {
-        progress.set_message(case.workload.name.clone());
-        let record = measure(&mut place, case, link, args)?;
+    for case in cases {
+        progress.set_message(name(case).clone());
+        let record = measure(case)?;
         progress.inc(1);
-        if args.json {
+        if json {
             let line = serde_json::to_string(&record)?;
             progress.suspend(|| writeln!(std::io::stdout(), "{line}"))?;
         } else {
@@ -146,10 +215,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     progress.finish_and_clear();
-    if !args.json {
-        writeln!(std::io::stdout(), "{}", report::records(&records).trim_fmt())?;
-    }
-    Ok(())
+    Ok(records)
 }
 
 impl Args {
@@ -159,8 +225,7 @@ impl Args {
 }
 
 fn cases(args: &Args) -> Vec<Case> {
-    let names = ["W1", "W2", "W3", "W4", "W5"];
-    let all: Vec<Named> = names.into_iter().filter_map(Workload::named).map(Named::One).collect();
+    let all: Vec<Named> = WORKLOADS.into_iter().filter_map(Workload::named).map(Named::One).collect();
     let mut cases = Vec::new();
     for named in if args.workloads.is_empty() { &all } else { &args.workloads } {
         match named {
@@ -203,6 +268,13 @@ fn measure(place: &mut Place, case: &Case, link: &str, args: &Args) -> Result<Re
         transfer.verify_read((runs.len() - 1) % transfer.lists(), 0)?;
     }
     let figures = Figures::of(&runs);
+    let direction = if *op == Op::Read { Direction::Read } else { Direction::Write };
+    let predicted = machine::predicted(&workload.name, direction, link, args.seed);
+    // What the engine maps is never gathered, and what only its owner reaches always is.
+    let (direct_ns, gather_ns) = match args.owner_memory {
+        OwnerMemory::Shared => (predicted.map(|decision| decision.direct_ns), None),
+        OwnerMemory::Private => (None, predicted.and_then(|decision| decision.gather_ns)),
+    };
     Ok(Record {
         workload: workload.name.clone(),
         link: link.to_owned(),
@@ -226,8 +298,8 @@ fn measure(place: &mut Place, case: &Case, link: &str, args: &Args) -> Result<Re
         pack_us: figures.pack_us,
         window_us: figures.window_us,
         complete_us: None,
-        predicted_direct_us: None,
-        predicted_gather_us: None,
+        predicted_direct_us: direct_ns.map(|ns| ns / 1e3),
+        predicted_gather_us: gather_ns.map(|ns| ns / 1e3),
         doorbells: Some(figures.doorbells),
         operations: Some(figures.operations),
         signalled: Some(figures.signalled),

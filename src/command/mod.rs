@@ -1,14 +1,20 @@
 //! What the subcommands do.
 
 pub mod bench;
+mod chart;
 pub mod demo;
 pub mod demo_client;
+pub mod explain;
+mod file;
+mod machine;
 pub mod owner;
 mod place;
 mod process;
 pub mod read;
+pub mod regret;
 mod report;
 pub mod serve;
+mod simulate;
 mod transfer;
 mod workload;
 

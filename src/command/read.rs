@@ -1,6 +1,5 @@
 //! `scatter-ring read`: rows of somebody's own table, by number, into a file.
 
-mod file;
 mod npy;
 mod numbers;
 mod output;
@@ -8,7 +7,7 @@ mod session;
 mod table;
 mod windows;
 
-use super::{Failure, report};
+use super::{Failure, file, report};
 use output::Output;
 use scatter_ring::region::Rights;
 use serde::Serialize;

@@ -201,7 +201,12 @@ pub fn records(records: &[Record]) -> Table {
             format!("{:.1}", r.useful_gbps),
             r.window_gbps.map_or_else(|| "-".to_owned(), |gbps| format!("{gbps:.1}")),
             r.operations.map_or_else(|| "-".to_owned(), count),
-            if r.verified { "yes" } else { "NO" }.to_owned(),
+            match r {
+                Record { simulated: true, .. } => "simulated",
+                Record { verified: true, .. } => "yes",
+                _ => "NO",
+            }
+            .to_owned(),
         ]
     });
     table(&header, 4, rows)
