@@ -34,6 +34,10 @@ pub mod owner;
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]
 pub mod pack;
+// Nothing uses it yet but its tests; not part of the interface.
+#[cfg(not(scatter_ring_loom))]
+#[doc(hidden)]
+pub mod peer;
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]
 pub mod pipeline;

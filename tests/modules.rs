@@ -30,6 +30,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("owner", &["ring", "region", "attach", "pack", "sync"]),
     // Drives the machines of a link in virtual time.
     ("sim", &["plan", "cost", "pipeline"]),
+    // Authenticated connections to other engines, and nothing of what is sent on them.
+    ("peer", &[]),
     // The binary: it uses the library from outside.
     ("command", &[]),
 ];
