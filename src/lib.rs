@@ -26,6 +26,10 @@ mod completion;
 pub mod cost;
 #[cfg(not(scatter_ring_loom))]
 pub mod engine;
+// Public for its tests and its benchmark; not part of the interface.
+#[cfg(not(scatter_ring_loom))]
+#[doc(hidden)]
+pub mod link;
 #[doc(hidden)]
 pub mod mappings;
 #[cfg(not(scatter_ring_loom))]

@@ -20,6 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // `ring` and `sync` because tasks go to the copy workers through the same ring that clients use, on the heap.
     // `cost` for the profile that its calibration fills.
     ("pack", &["plan", "region", "ring", "sync", "cost"]),
+    // `ring` and `sync` because lanes with a thread are fed as workers are.
+    ("link", &["region", "ring", "sync"]),
     // `sync` for the client's sleep word.
     ("completion", &["ring", "sync", "pipeline"]),
     ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion", "stats"]),
@@ -45,6 +47,10 @@ const UNSAFE: &[(&str, usize)] = &[
     ("engine/rows.rs", 2),
     ("engine/session.rs", 5),
     ("engine/staged.rs", 2),
+    // Addresses that any thread may pass to the kernel; a slot that the caller keeps.
+    ("link/mod.rs", 2),
+    // sendmsg and recvmsg by address, because shared pages are never a slice.
+    ("link/tcp/socket.rs", 4),
     ("owner/mod.rs", 2),
     ("owner/serve.rs", 1),
     // The copies that it times, and taking their sources out of the caches.

@@ -36,6 +36,10 @@ impl Drop for ShownIfPanicking {
 pub struct Random(u64);
 
 impl Random {
+    pub fn from_seed(seed: u64) -> Random {
+        Random(seed)
+    }
+
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,0 +1,238 @@
+//! Links: memory of another engine, named by grants and moved by operations that complete.
+//!
+//! One side grants pieces of its regions, the other posts operations that name them. A link knows nothing of batches,
+//! plans or chunks. What is here is what every transport has in common, in the words of RDMA verbs: an operation is a work
+//! request, [`tcp::Link::post`] is the doorbell, and an event is a completion.
+
+pub mod tcp;
+
+use crate::region::{Region, Rights};
+use std::sync::Arc;
+
+/// Memory that the other side may touch. Never given out twice on a connection: index in the low half, generation in the
+/// high half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GrantId(pub u64);
+
+/// A run of bytes of the other side's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemotePiece {
+    /// The other side's grant.
+    pub grant: GrantId,
+    /// First byte, from the start of what is granted.
+    pub offset: u64,
+    /// Bytes, 1 at least.
+    pub len: u32,
+}
+
+/// A run of bytes of this side's memory.
+#[derive(Clone, Debug)]
+pub struct LocalPiece {
+    at: *mut u8,
+    len: u32,
+    /// `None`: a slot, which the caller keeps.
+    region: Option<Arc<Region>>,
+}
+
+// SAFETY: the pointer is used by system calls only, which expect others to write there at the same time.
+unsafe impl Send for LocalPiece {}
+
+impl LocalPiece {
+    /// Bytes of a region, which is kept until the operation has completed. `None`: they are not inside.
+    #[must_use]
+    pub fn of_region(region: &Arc<Region>, offset: u64, len: u32) -> Option<LocalPiece> {
+        let end = offset.checked_add(len.into())?;
+        let at = region.as_ptr().wrapping_add(offset as usize);
+        (end <= region.bytes()).then(|| LocalPiece { at, len, region: Some(region.clone()) })
+    }
+
+    /// Bytes of memory that the caller keeps, as a staging slot.
+    ///
+    /// # Safety
+    /// They stay mapped for reading, and for writing if they are the destination of a read, until the operation that
+    /// names them has completed or the link is quiet. Nobody has a Rust reference to bytes that a read will write.
+    #[must_use]
+    pub unsafe fn of_slot(at: *mut u8, len: u32) -> LocalPiece {
+        LocalPiece { at, len, region: None }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True if it has no bytes: no operation takes it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Why an operation that needs `wanted` cannot use it.
+    fn refusal(&self, wanted: Rights) -> Option<BadOperation> {
+        let region = self.region.as_ref()?;
+        if !region.rights().covers(wanted) {
+            Some(BadOperation::NoRight)
+        } else if region.is_withdrawn() || region.is_lost() {
+            Some(BadOperation::RegionGone)
+        } else {
+            None
+        }
+    }
+
+    fn may_be_lost(&self) -> bool {
+        self.region.as_ref().is_some_and(|region| region.may_be_lost())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.region.as_ref().is_some_and(|region| region.is_lost())
+    }
+}
+
+/// What one side asks for. At most [`PIECES_MAX`] pieces on either side, [`OPERATION_BYTES_MAX`] bytes in all, and as many
+/// bytes on one side as on the other; how they are cut into pieces may differ.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation<'a> {
+    /// Bytes from here to there.
+    Write {
+        /// Comes back in [`Event::Completed`].
+        id: u64,
+        /// Where they are.
+        from: &'a [LocalPiece],
+        /// Where they go.
+        to: &'a [RemotePiece],
+        /// Completes when the bytes are in place over there, and not as soon as the source may be reused.
+        acknowledged: bool,
+    },
+    /// Bytes from there to here. Completes when they are in place.
+    Read {
+        /// Comes back in [`Event::Completed`].
+        id: u64,
+        /// Where they are.
+        from: &'a [RemotePiece],
+        /// Where they go.
+        to: &'a [LocalPiece],
+    },
+    /// A message, delivered behind what was posted to the same lane before. It has no completion.
+    Send {
+        /// At most [`MESSAGE_BYTES_MAX`]; copied by the post.
+        bytes: &'a [u8],
+    },
+}
+
+/// What a link has to say.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// An operation has its outcome, its only one. The memory on this side is not touched any more.
+    Completed {
+        /// The operation's.
+        id: u64,
+        /// Success is for all of its bytes.
+        result: Result<(), Failure>,
+    },
+    /// A message.
+    Received {
+        /// The lane that it came by.
+        lane: usize,
+        /// Its bytes.
+        bytes: &'a [u8],
+    },
+    /// The end of a grant that was in use when it was revoked. The other side does not touch its memory any more.
+    Revoked {
+        /// The grant.
+        grant: GrantId,
+        /// See [`tcp::Revoked::Now`].
+        spoiled: bool,
+    },
+    /// The link is down, which is said once. Operations that have no outcome yet fail from here on.
+    Down(Reason),
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Memory of this side went away while it was used.
+    #[error("a region of this side was lost")]
+    Lost,
+    /// Memory of the other side went away while it was used.
+    #[error("a region of the other side was lost")]
+    LostThere,
+    /// The other side has taken a grant back, or it was for one use and had it.
+    #[error("the other side has taken its grant back")]
+    Revoked,
+    /// The link is down: whether the other side has done it is not known.
+    #[error("the link is down")]
+    Down,
+}
+
+/// Why a link is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The other side has closed it.
+    #[error("closed by the other side")]
+    Closed,
+    /// The system says so: reset, timed out, or another error of the socket.
+    #[error("broken: {0}")]
+    System(rustix::io::Errno),
+    /// The other side does what it may not.
+    #[error("the other side broke the protocol: {0}")]
+    Violation(&'static str),
+    /// This side has shut it down.
+    #[error("shut down")]
+    ShutDown,
+    /// A thread of this side has ended: a defect here.
+    #[error("a lane's thread ended unexpectedly")]
+    Defect,
+}
+
+/// Why a post was refused. Nothing of it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The lane has no room for so many operations: poll, and post again.
+    #[error("the lane's queue is full")]
+    Full,
+    /// The link is down.
+    #[error("the link is down")]
+    Down,
+    /// There is no such lane.
+    #[error("there is no such lane")]
+    NoLane,
+    /// An operation is not possible.
+    #[error("operation {index}: {why}")]
+    Bad {
+        /// Which of the post.
+        index: usize,
+        /// What is wrong with it.
+        why: BadOperation,
+    },
+}
+
+/// What is wrong with an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadOperation {
+    /// No pieces, or more than [`PIECES_MAX`].
+    #[error("from 1 to {PIECES_MAX} pieces are possible")]
+    PieceCount,
+    /// A piece without bytes.
+    #[error("a piece has no bytes")]
+    EmptyPiece,
+    /// More bytes on one side than on the other.
+    #[error("the two sides have different lengths")]
+    LengthsDiffer,
+    /// Longer than [`OPERATION_BYTES_MAX`] or [`MESSAGE_BYTES_MAX`].
+    #[error("too long")]
+    TooLong,
+    /// A region of this side does not grant it.
+    #[error("a region does not grant it")]
+    NoRight,
+    /// A region of this side is withdrawn or lost.
+    #[error("a region is withdrawn or lost")]
+    RegionGone,
+}
+
+/// Pieces of an operation on either side.
+pub const PIECES_MAX: usize = 1024;
+/// Bytes of an operation.
+pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of a message.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;

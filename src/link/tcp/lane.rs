@@ -1,0 +1,137 @@
+//! A lane: one socket, and what is under way on it in both directions. Driven by whoever calls [`Lane::step`], never waits.
+
+use super::super::{GrantId, Reason};
+use super::frame::Violation;
+use super::grants::Grants;
+use super::job::{Buffer, Job, News, Order};
+use super::receive::Receiving;
+use super::send::Sending;
+use super::socket::{Socket, Vectors};
+use super::{Counters, Limits};
+use crate::sync::Ordering;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(super) struct Lane {
+    /// `None` once it has stopped.
+    pub(super) socket: Option<Socket>,
+    pub(super) grants: Grants,
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+    /// Never grows: there are only so many jobs and buffers.
+    pub(super) news: VecDeque<News>,
+    pub(super) vectors: Vectors,
+    /// What the call that is being made uses. Empty between two calls.
+    pub(super) pinned: Vec<GrantId>,
+    /// A revocation is over, and the poller does not know yet.
+    pub(super) has_ended: bool,
+    counters: Arc<Counters>,
+    started: Instant,
+}
+
+impl Lane {
+    pub fn new(socket: Socket, grants: Grants, limits: &Limits, counters: Arc<Counters>, started: Instant) -> Lane {
+        Lane {
+            socket: Some(socket),
+            grants,
+            sending: Sending::new(limits),
+            receiving: Receiving::new(limits),
+            news: VecDeque::with_capacity((limits.operations + limits.messages) as usize + 2),
+            vectors: Vectors::new(),
+            pinned: Vec::with_capacity(super::super::PIECES_MAX),
+            has_ended: false,
+            counters,
+            started,
+        }
+    }
+
+    pub fn obey(&mut self, order: Order) {
+        match order {
+            Order::Post(job) => self.sending.queue.push_back(job),
+            Order::Read(buffer) => self.receiving.spare.push(buffer),
+            Order::Stop => self.stop(None),
+        }
+    }
+
+    /// Receives and sends what can be without waiting. True: something moved, and more may.
+    pub fn step(&mut self) -> bool {
+        self.attempt(|lane| Ok(lane.receive()? | lane.send()?))
+    }
+
+    /// Only sends.
+    pub fn flush(&mut self) -> bool {
+        self.attempt(Lane::send)
+    }
+
+    fn attempt(&mut self, act: impl FnOnce(&mut Lane) -> Result<bool, Reason>) -> bool {
+        if self.socket.is_none() {
+            return false;
+        }
+        act(self).unwrap_or_else(|reason| {
+            self.stop(Some(reason));
+            true
+        })
+    }
+
+    /// Touches nothing from here on, in either direction.
+    pub fn stop(&mut self, why: Option<Reason>) {
+        let Some(socket) = self.socket.take() else { return };
+        self.unpin();
+        socket.abort();
+        self.sending.clear();
+        self.receiving.clear();
+        self.news.extend(why.map(Reason::into));
+        self.news.push_back(News::Quiet);
+    }
+
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The two system calls, and nothing else, move bytes; both are counted here.
+    pub(super) fn call(
+        &mut self,
+        act: impl FnOnce(&mut Socket, &Vectors) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let Some(socket) = &mut self.socket else { return Err(Errno::NOTCONN) };
+        let moved = act(socket, &self.vectors);
+        self.counters.sends.store(socket.sends, Ordering::Relaxed);
+        self.counters.receives.store(socket.receives, Ordering::Relaxed);
+        self.unpin();
+        moved
+    }
+
+    fn unpin(&mut self) {
+        self.has_ended |= self.grants.unpin(&mut self.pinned);
+    }
+
+    pub(super) fn heard(&self) {
+        self.counters.heard_ns.store(self.started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.counters.drained_bytes.store(self.receiving.drained_bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn done(&mut self, mut job: Box<Job>, result: Result<(), super::super::Failure>) {
+        // The memory is given up here and not when the poller looks.
+        job.local.clear();
+        self.news.push_back(News::Done(job, result));
+    }
+
+    pub(super) fn message(&mut self, buffer: Buffer) {
+        self.news.push_back(News::Message(buffer));
+    }
+}
+
+impl From<Reason> for News {
+    fn from(reason: Reason) -> News {
+        News::Down(reason)
+    }
+}
+
+impl From<Violation> for Reason {
+    fn from(violation: Violation) -> Reason {
+        Reason::Violation(violation.0)
+    }
+}

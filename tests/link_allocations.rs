@@ -1,0 +1,85 @@
+//! Once warm, a link allocates for no operation, on any thread.
+//!
+//! One test in a binary of its own: the allocator counts for the whole process.
+
+mod linked;
+mod seeded;
+
+use linked::{filled, limits, local, pair, region, remote};
+use scatter_ring::link::tcp::{Revoked, Use};
+use scatter_ring::link::{Event, Operation};
+use scatter_ring::region::Rights;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALL: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALL.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const BYTES: u64 = 300_000;
+
+#[test]
+fn an_operation_allocates_nothing() {
+    let (mut a, mut b) = pair(3, &limits(), None);
+    let (mine, theirs) = (filled(&[1; BYTES as usize]), region(BYTES));
+    let here = [local(&mine, 0, 100_000), local(&mine, 100_000, 200_000)];
+    let message = [5; 1000];
+    let mut round = |round: u64| {
+        for lane in 0..3 {
+            let grant = b.link.grants().grant(theirs.clone(), 0, BYTES, Rights::READ_WRITE, Use::Many).unwrap();
+            let there = [remote(grant, 0, BYTES as u32)];
+            let (mut done, mut received) = (0, 0);
+            a.link
+                .post(
+                    lane,
+                    &[
+                        Operation::Write { id: 1, from: &here, to: &there, acknowledged: round.is_multiple_of(2) },
+                        Operation::Send { bytes: &message },
+                        Operation::Read { id: 2, from: &there, to: &here },
+                    ],
+                )
+                .unwrap();
+            while done < 2 || received < 1 {
+                a.link.poll(&mut |event| match event {
+                    Event::Completed { result, .. } => {
+                        assert_eq!(result, Ok(()));
+                        done += 1;
+                    }
+                    other => panic!("{other:?}"),
+                });
+                b.link.poll(&mut |event| match event {
+                    Event::Received { bytes, .. } => {
+                        assert_eq!(bytes, message);
+                        received += 1;
+                    }
+                    other => panic!("{other:?}"),
+                });
+            }
+            // Of a lane that has told that it is done; the call may not have returned.
+            while b.link.grants().revoke(grant) == Ok(Revoked::Later) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    (0..50).for_each(&mut round);
+    let before = ALL.load(Ordering::Relaxed);
+    (50..500).for_each(&mut round);
+    assert_eq!(ALL.load(Ordering::Relaxed) - before, 0, "allocations in 450 rounds on three lanes");
+}
