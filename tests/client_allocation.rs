@@ -1,34 +1,10 @@
 //! Once warm, a client allocates nothing per batch.
 
+mod counting;
 mod fake;
 
 use fake::{Fake, meet, setup};
 use scatter_ring::client::{Client, Region};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Eight batches under way at a time, of 40 descriptors each, their outcomes waited for or not.
 fn round(client: &mut Client, fake: &mut Fake, memory: &Region) {
@@ -55,7 +31,7 @@ fn a_warm_client_allocates_nothing_per_batch() {
     let (mut client, mut fake) = meet(&setup(512, 64));
     let memory = client.allocate(4096).unwrap();
     (0..4).for_each(|_| round(&mut client, &mut fake, &memory));
-    let before = ALLOCATIONS.get();
+    let before = counting::own_allocations();
     (0..50).for_each(|_| round(&mut client, &mut fake, &memory));
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(counting::own_allocations() - before, 0);
 }

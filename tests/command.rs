@@ -1,5 +1,8 @@
 //! The `scatter-ring` command as people and scripts use it.
 
+mod benched;
+
+use benched::KEYS;
 use serde_json::Value;
 use std::fs::{DirBuilder, Permissions};
 use std::io::{BufRead, BufReader};
@@ -7,40 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// The keys that programs which read `bench --json` rely on.
-const KEYS: [&str; 30] = [
-    "workload",
-    "link",
-    "op",
-    "route",
-    "submit",
-    "seed",
-    "iterations",
-    "chosen",
-    "fragments",
-    "bytes",
-    "p50_us",
-    "p95_us",
-    "best_us",
-    "useful_gbps",
-    "window_gbps",
-    "queue_us",
-    "plan_us",
-    "command_us",
-    "owner_queue_us",
-    "pack_us",
-    "window_us",
-    "complete_us",
-    "predicted_direct_us",
-    "predicted_gather_us",
-    "doorbells",
-    "operations",
-    "signalled",
-    "staging_peak_bytes",
-    "verified",
-    "simulated",
-];
 
 const LIMIT: Duration = Duration::from_secs(10);
 

@@ -2,6 +2,7 @@
 //!
 //! One test in a binary of its own: the allocator counts for the whole process.
 
+mod counting;
 mod linked;
 mod seeded;
 
@@ -9,29 +10,6 @@ use linked::{filled, limits, local, pair, region, remote};
 use scatter_ring::link::tcp::{Revoked, Use};
 use scatter_ring::link::{Event, Operation};
 use scatter_ring::region::Rights;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-
-static ALL: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALL.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const BYTES: u64 = 300_000;
 
@@ -79,7 +57,7 @@ fn an_operation_allocates_nothing() {
         }
     };
     (0..50).for_each(&mut round);
-    let before = ALL.load(Ordering::Relaxed);
+    let before = counting::allocations();
     (50..500).for_each(&mut round);
-    assert_eq!(ALL.load(Ordering::Relaxed) - before, 0, "allocations in 450 rounds on three lanes");
+    assert_eq!(counting::allocations() - before, 0, "allocations in 450 rounds on three lanes");
 }

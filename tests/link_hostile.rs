@@ -1,6 +1,7 @@
 //! A peer that is authenticated and means harm: whatever it sends, it reaches what it was granted and nothing else, and the
 //! link ends or the bytes go nowhere. And memory that goes away while it is sent.
 
+mod counting;
 mod linked;
 mod seeded;
 
@@ -12,33 +13,7 @@ use scatter_ring::link::tcp::{Limits, Revoked, Use};
 use scatter_ring::link::{Failure, GrantId, Operation, Reason};
 use scatter_ring::region::{Region, Rights, guard};
 use seeded::{Random, cases};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-
-struct Counting;
-
-thread_local! {
-    /// Bytes that this thread has asked for.
-    static ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ASKED.try_with(|bytes| bytes.set(bytes.get() + layout.size() as u64));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const BYTES: u64 = 4096;
 /// What is granted of the victim's memory: this many bytes in its middle.
@@ -166,10 +141,10 @@ fn whatever_a_peer_sends_it_writes_where_it_may_and_nothing_is_allocated_for_it(
             _ => {}
         }
         victim.side.received.clear();
-        let before = ASKED.get();
+        let before = counting::own_bytes();
         victim.give(&bytes);
         // What the test itself keeps of a message, and reads of an answer.
-        assert!(ASKED.get() - before < 256 << 10, "allocated for {frame:?}");
+        assert!(counting::own_bytes() - before < 256 << 10, "allocated for {frame:?}");
         frames += 1;
     });
     victim.assert_untouched(&"the last frame");

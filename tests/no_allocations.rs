@@ -3,61 +3,15 @@
 //! One test in a binary of its own: the allocator counts for the whole process. Requests on the attach socket are none
 //! of its concern: they go through channels that allocate a block for every 31 messages.
 
+mod counting;
+
 use ring_abi::{Descriptor, Extension, Opcode, Status};
 use scatter_ring::client::{Batch, BatchError, Client, Missing, Region, Rows, Setup, Ticket, Tile};
 use scatter_ring::engine::{Config, Engine};
 use scatter_ring::owner::{self, Owner};
 use scatter_ring::region::Rights;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-struct Counting;
-
-/// Of all threads.
-static ALL: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// Of one thread.
-    static OWN: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALL.fetch_add(1, Ordering::Relaxed);
-    let _ = OWN.try_with(|n| n.set(n.get() + 1));
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.realloc(at, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // An allocation that is freed was counted when it was made.
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const ROW_BYTES: u32 = 264;
 const ROWS: u32 = 1000;
@@ -210,13 +164,16 @@ fn a_warm_engine_and_its_client_allocate_nothing_per_batch() {
     // SAFETY: the memory is freed after what is lent of it, and not looked at before.
     let _lent = unsafe { owner.lend("private", private.as_mut_ptr(), LONG_BYTES, Rights::READ_WRITE) }.unwrap();
     let mut stage = Stage::new(client);
-    assert!(ALL.load(Ordering::Relaxed) > OWN.get() && OWN.get() > 0, "the allocator does not count all threads");
+    assert!(
+        counting::allocations() > counting::own_allocations() && counting::own_allocations() > 0,
+        "the allocator does not count all threads"
+    );
     let mut allocating = Vec::new();
     for (name, batch) in KINDS {
         (0..WARM_UP).for_each(|_| batch(&mut stage));
-        let before = (ALL.load(Ordering::Relaxed), OWN.get());
+        let before = (counting::allocations(), counting::own_allocations());
         (0..BATCHES).for_each(|_| batch(&mut stage));
-        let (all, own) = (ALL.load(Ordering::Relaxed) - before.0, OWN.get() - before.1);
+        let (all, own) = (counting::allocations() - before.0, counting::own_allocations() - before.1);
         if all > 0 {
             allocating.push(format!("{name}: {own} by the client, {} by the engine", all - own));
         }

@@ -1,36 +1,12 @@
 //! The handshake between engines, without sockets: whatever a stranger sends, nothing is agreed without the key.
 
+mod counting;
 mod seeded;
 
 use scatter_ring::peer::{
     Agreed, End, Identity, Initiator, InitiatorStep, Joiner, Key, Keys, LANES_MAX, Limits, Local, Refusal, Responder,
     ResponderStep, VERSION, Version,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const HELLO: usize = 0;
 const HELLO_ANSWER: usize = 1;
@@ -511,13 +487,13 @@ fn garbage_neither_panics_nor_agrees_nor_makes_a_side_allocate() {
             len += message.len();
         }
         let (mut i, mut r) = (initiator(&ours, Some(&key), random.word()), responder(&theirs, random.word()));
-        let before = ALLOCATIONS.get();
+        let before = counting::own_allocations();
         let step = to_responder(&mut r, &wire[..len], Some(&keys));
         assert!(!matches!(step, Ok(ResponderStep::Proven(_))));
         if let Ok(InitiatorStep::Greeted(_)) = to_initiator(&mut i, &wire[..len]) {
             i.prove();
             assert!(!matches!(to_initiator(&mut i, &wire[..len]), Ok(InitiatorStep::Agreed(_))));
         }
-        assert_eq!(ALLOCATIONS.get(), before, "a peer's bytes made a side allocate");
+        assert_eq!(counting::own_allocations(), before, "a peer's bytes made a side allocate");
     });
 }

@@ -3,6 +3,7 @@
 //!
 //! One test in a binary of its own: the allocator counts for the whole thread.
 
+mod counting;
 mod seeded;
 
 use ring_abi::{Field, Route, Stage, Status};
@@ -12,31 +13,6 @@ use scatter_ring::pipeline::{
 };
 use scatter_ring::plan::{Direction, Fault};
 use seeded::{Random, cases};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// More than one run can hear of.
 const ROOM: usize = 512;
@@ -108,7 +84,7 @@ fn any_requester(random: &mut Random) {
         acknowledge_ns: random.pick(&[0, 5, u64::MAX]),
     };
     let mut requester = Requester::new(&limits);
-    let before = ALLOCATIONS.get();
+    let before = counting::own_allocations();
     let mut heard =
         RequesterHeard { batches: Heard::new(), works: Heard::new(), tasks: Heard::new(), asked: Heard::new() };
     for _ in 0..random.below(400) {
@@ -126,7 +102,7 @@ fn any_requester(random: &mut Random) {
     }
     while requester.next_action().is_some() {}
     assert_eq!((requester.leased(), requester.batches(), requester.outstanding()), (0, 0, 0));
-    assert_eq!(ALLOCATIONS.get(), before, "allocations");
+    assert_eq!(counting::own_allocations(), before, "allocations");
 }
 
 fn requester_event(requester: &mut Requester, heard: &mut RequesterHeard, random: &mut Random) {
@@ -172,7 +148,7 @@ fn any_owner(random: &mut Random) {
         patience_ns: random.pick(&[0, 5, u64::MAX]),
     };
     let mut owner = Owner::new(&limits);
-    let before = ALLOCATIONS.get();
+    let before = counting::own_allocations();
     let mut links = Heard::<LinkId>::new();
     let mut works = Heard::<WorkId>::new();
     let mut tasks = Heard::<(LinkId, ChunkId, Lease)>::new();
@@ -202,7 +178,7 @@ fn any_owner(random: &mut Random) {
     for link in links.values.into_iter().flatten() {
         assert_eq!(owner.commands(link), 0);
     }
-    assert_eq!(ALLOCATIONS.get(), before, "allocations");
+    assert_eq!(counting::own_allocations(), before, "allocations");
 }
 
 /// 1 if the action drops a chunk's lists.

@@ -1,32 +1,9 @@
 //! Planning allocates nothing after its buffers: the one test of its binary, since the allocator counts for all of it.
 
+mod counting;
+
 use ring_abi::{FragmentRecord, IndexKind};
 use scatter_ring::plan::{Chunk, Direction, Missing, Numbers, Planner, Progress, Rules, Transfer, Words, Work, survey};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn a_batch_of_any_geometry_is_planned_without_an_allocation() {
@@ -75,9 +52,9 @@ fn a_batch_of_any_geometry_is_planned_without_an_allocation() {
         first_chunk_bytes: 64 << 10,
         window_operations: 128,
     };
-    let before = COUNT.get();
+    let before = counting::own_allocations();
     let chunks = [u32::MAX, 4096, 0].map(|direct_from| batch(rules(direct_from)));
-    assert_eq!(COUNT.get(), before, "{chunks:?} chunks");
+    assert_eq!(counting::own_allocations(), before, "{chunks:?} chunks");
     assert!(chunks.iter().all(|chunks| *chunks > 20), "{chunks:?}");
 }
 
