@@ -8,7 +8,7 @@ use super::place::Place;
 use super::report::{self, Figures, Record};
 use super::simulate;
 use super::transfer::{How, Op, RouteChoice, Submit, Transfer};
-use super::workload::{TABLE_BYTES, Workload};
+use super::workload::{TABLE_BYTES, WORKLOADS, Workload};
 use scatter_ring::cost::Direction;
 use scatter_ring::sim::{Profile, profiles};
 use std::io::Write;
@@ -90,8 +90,6 @@ impl Named {
         }
     }
 }
-
-const WORKLOADS: [&str; 5] = ["W1", "W2", "W3", "W4", "W5"];
 
 fn parse_workload(word: &str) -> Result<Named, String> {
     if word == "matrix" {

@@ -4,32 +4,17 @@
 
 use super::Failure;
 use scatter_ring::client::{ClientError, Region};
+use scatter_ring::cost::Direction;
+use scatter_ring::sim::matrix::{COUNTS, Cell, Geometry, Group, LENGTHS};
 
+/// The named ones.
+pub const WORKLOADS: [&str; 5] = ["W1", "W2", "W3", "W4", "W5"];
 /// Bytes of the table, if nothing else is asked for.
 pub const TABLE_BYTES: u64 = 1 << 30;
 /// Bytes of a row of the named workloads.
 pub const ROW_BYTES: u32 = 264;
 /// Lists that are used in turn, so that the rows of one are not in a cache when it comes again.
 pub const LISTS: usize = 8;
-const BIG_BYTES: u32 = 512 << 10;
-
-/// Equal pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
-    pub len: u32,
-    pub count: u32,
-}
-
-/// Where the pieces of a list lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Geometry {
-    /// Anywhere in the table; one behind the other in the buffer.
-    Random,
-    /// One behind the other on both sides.
-    Contiguous,
-    /// Anywhere in the table, and in another order in the buffer.
-    Fragmented,
-}
 
 /// A kind of list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,17 +54,9 @@ pub struct Fragment {
 impl Workload {
     /// One of W1 to W5.
     pub fn named(name: &str) -> Option<Workload> {
-        let small = |count| Group { len: ROW_BYTES, count };
-        let big = Group { len: BIG_BYTES, count: 64 };
-        let (number, groups) = match name {
-            "W1" => (0, vec![small(98_304)]),
-            "W2" => (1, vec![small(131_072)]),
-            "W3" => (2, vec![small(32_768), big]),
-            "W4" => (3, vec![big]),
-            "W5" => (4, vec![small(1024)]),
-            _ => return None,
-        };
-        Some(Workload { name: name.to_owned(), number, groups, geometry: Geometry::Random })
+        let number = WORKLOADS.iter().position(|known| *known == name)? as u64;
+        let Cell { name, groups, geometry, .. } = Cell::named(name, Direction::Read)?;
+        Some(Workload { name, number, groups, geometry })
     }
 
     /// So many random rows.
@@ -90,8 +67,6 @@ impl Workload {
 
     /// Every combination of size, count and geometry.
     pub fn matrix() -> Vec<Workload> {
-        const LENGTHS: [u32; 8] = [64, 128, 264, 512, 1 << 10, 4 << 10, 32 << 10, 512 << 10];
-        const COUNTS: [u32; 5] = [1 << 10, 4 << 10, 32 << 10, 98_304, 131_072];
         const GEOMETRIES: [(Geometry, &str); 3] =
             [(Geometry::Random, "random"), (Geometry::Contiguous, "contiguous"), (Geometry::Fragmented, "fragmented")];
         let mut all = Vec::new();
@@ -122,21 +97,20 @@ impl Workload {
         let mut offset = 0;
         for group in &self.groups {
             let in_table = table_bytes / u64::from(group.len);
-            let needed = if self.geometry == Geometry::Contiguous { u64::from(group.count) } else { 1 };
+            let at_random = matches!(self.geometry, Geometry::Random | Geometry::Fragmented);
+            let needed = if at_random { 1 } else { u64::from(group.count) };
             if in_table < needed || in_table > 1 << 32 {
                 let text = format!("{}: a table of {table_bytes} bytes is too small or too large for it", self.name);
                 return Err(Failure::Usage(text));
             }
-            let rows = match self.geometry {
-                Geometry::Random | Geometry::Fragmented => {
-                    (0..group.count).map(|_| random.below(in_table) as u32).collect()
-                }
-                Geometry::Contiguous => {
-                    let first = random.below(in_table - needed + 1) as u32;
-                    (first..first + group.count).collect()
-                }
+            let rows = if at_random {
+                (0..group.count).map(|_| random.below(in_table) as u32).collect()
+            } else {
+                let first = random.below(in_table - needed + 1) as u32;
+                (first..first + group.count).collect()
             };
-            let places = (self.geometry == Geometry::Fragmented).then(|| random.shuffled(group.count));
+            let in_order = matches!(self.geometry, Geometry::Random | Geometry::Contiguous);
+            let places = (!in_order).then(|| random.shuffled(group.count));
             parts.push(Part { len: group.len, offset, rows, places });
             offset += u64::from(group.len) * u64::from(group.count);
         }

@@ -167,8 +167,10 @@ fn shuffled(count: u32, random: &mut Random) -> Vec<u32> {
 
 const TABLE_BYTES: u64 = 1 << 30;
 const LARGE: u32 = 512 << 10;
-const LENGTHS: [u32; 8] = [64, 128, 264, 512, 1 << 10, 4 << 10, 32 << 10, LARGE];
-const COUNTS: [u32; 5] = [1 << 10, 4 << 10, 32 << 10, 98_304, 131_072];
+/// Bytes of a piece in the cells of equal ones.
+pub const LENGTHS: [u32; 8] = [64, 128, 264, 512, 1 << 10, 4 << 10, 32 << 10, LARGE];
+/// Pieces of such a cell.
+pub const COUNTS: [u32; 5] = [1 << 10, 4 << 10, 32 << 10, 98_304, 131_072];
 const FEW: [u32; 4] = [1, 4, 16, 64];
 const LENGTHS_OF_MIXES: [u32; 2] = [64, 264];
 const GEOMETRIES: [(Geometry, &str); 4] = [
