@@ -34,6 +34,8 @@ pub mod link;
 pub mod mappings;
 #[cfg(not(scatter_ring_loom))]
 pub mod owner;
+#[cfg(not(scatter_ring_loom))]
+mod pace;
 // Public for tests and benches: the executable model, a naive expansion, and what a row costs. Not part of the interface.
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]

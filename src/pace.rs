@@ -1,12 +1,13 @@
-//! What the control thread tells people, no faster than they can read.
+//! No more log lines than people read, whatever others do.
 //!
-//! The poller and the workers never write a line: whoever takes them must not be able to hold them up.
+//! For the threads that deal with others' messages. The poller and the workers never write a line: whoever takes them must
+//! not be able to hold them up.
 
 use std::time::{Duration, Instant};
 
-/// Lines in hand and lines held back. Everything that clients can cause passes it; counters know of all.
+/// Lines in hand and lines held back. Everything that clients and peers can cause passes it; counters know of all.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     lines: u32,
     refilled: Instant,
     unsaid: u64,

@@ -24,16 +24,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("link", &["region", "ring", "sync"]),
     // `sync` for the client's sleep word.
     ("completion", &["ring", "sync", "pipeline"]),
-    ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion", "stats"]),
+    ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion", "stats", "pace"]),
     // `sync` for the pause of a waiting thread. Never plan, pipeline, completion or engine.
     ("client", &["ring", "region", "attach", "sync"]),
     ("stats", &["sync"]),
+    ("pace", &[]),
     // The same, and `pack` for the copies. What an owner's process does is no part of an engine.
     ("owner", &["ring", "region", "attach", "pack", "sync"]),
     // Drives the machines of a link in virtual time.
     ("sim", &["plan", "cost", "pipeline"]),
     // Authenticated connections to other engines, and nothing of what is sent on them.
-    ("peer", &[]),
+    ("peer", &["pace"]),
     // The binary: it uses the library from outside.
     ("command", &[]),
 ];

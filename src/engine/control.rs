@@ -3,11 +3,11 @@
 use super::admit::Peer;
 use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
-use super::log::Pace;
 use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, Watcher, ring_bell};
 use super::memory::Memory;
 use super::session::Shown;
 use crate::attach::{AttachError, Received, Socket};
+use crate::pace::Pace;
 use crate::region::{HandleTable, Trust};
 use crate::stats::Stats;
 use ring_abi::{Kind, Message, NO_ANSWER, Status};

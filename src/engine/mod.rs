@@ -26,7 +26,6 @@ mod control;
 mod crowd;
 mod exports;
 mod listen;
-mod log;
 mod mail;
 mod memory;
 mod poller;

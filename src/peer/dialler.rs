@@ -10,7 +10,7 @@ use super::thread::Thread;
 use super::{Endpoint, Identity, Refusal, socket};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An engine that is wanted.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Thread {
         dial.start_over(now_ns);
         if let Some(event) = dial.down(now_ns).filter(|_| !was_down) {
             self.desk.give(event);
-            if let Some(unsaid) = self.pace.next(now_ns) {
+            if let Some(unsaid) = self.pace.next(Instant::now()) {
                 tracing::warn!(peer = %identity, reason = %failure, unsaid, "peer cannot be reached; tried again");
             }
         }

@@ -9,6 +9,7 @@ use super::{Identity, Refusal, Role, socket};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 /// A listening socket.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Thread {
         // An empty socket has room for it.
         let _ = socket::send(fd, &Refusal::TooMany.to_bytes(self.local.version));
         socket::finish(fd);
-        if let Some(unsaid) = self.pace.next(self.now_ns()) {
+        if let Some(unsaid) = self.pace.next(Instant::now()) {
             tracing::warn!(%address, unsaid, "turned away: too many connections have not proven themselves");
         }
     }

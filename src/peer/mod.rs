@@ -23,7 +23,6 @@ mod handshake;
 mod keys;
 mod listener;
 mod mac;
-mod pace;
 mod refusal;
 mod side;
 mod socket;

@@ -6,9 +6,9 @@ use super::events::{Connected, Desk, Event, Events, Failure, Letter, Post};
 use super::exchange::End;
 use super::handshake::{Agreed, InitiatorStep, Local, ResponderStep, Role};
 use super::listener::Listener;
-use super::pace::Pace;
 use super::table::{Connection, Purpose, Socket, Stage, Table};
 use super::{Counters, Endpoint, Identity, Keys, Refusal, StartError, socket};
+use crate::pace::Pace;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
@@ -77,7 +77,7 @@ impl Thread {
             connections_max: config.connections_max,
             epoll,
             counters,
-            pace: Pace::default(),
+            pace: Pace::new(),
             start: Instant::now(),
             listeners,
             table: Table::default(),
@@ -279,7 +279,7 @@ impl Thread {
         self.table.given += 1;
         self.count(|counters| counters.connected += 1);
         self.dials_succeeded(number);
-        if let Some(unsaid) = self.pace.next(self.now_ns()) {
+        if let Some(unsaid) = self.pace.next(Instant::now()) {
             let Agreed { identity, epoch, role, .. } = agreed;
             let lanes = sockets.len();
             tracing::info!(peer = %identity, address = %peer, epoch, ?role, lanes, unsaid, "peer connected");
@@ -294,7 +294,7 @@ impl Thread {
         // One that was superseded is gone from the table already.
         if let Some(connection) = self.table.connections.remove(&epoch) {
             self.dials_lost(epoch, None);
-            if let Some(unsaid) = self.pace.next(self.now_ns()) {
+            if let Some(unsaid) = self.pace.next(Instant::now()) {
                 tracing::info!(peer = %connection.agreed.identity, epoch, unsaid, "peer lost");
             }
         }
@@ -345,7 +345,7 @@ impl Thread {
     }
 
     fn say_refused(&mut self, address: SocketAddr, failure: Failure) {
-        if let Some(unsaid) = self.pace.next(self.now_ns()) {
+        if let Some(unsaid) = self.pace.next(Instant::now()) {
             tracing::warn!(%address, reason = %failure, unsaid, "no connection with who came from there");
         }
     }
