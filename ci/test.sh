@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All tests in debug (overflow checks on), then those of the engine in release, where the copy loops are the real ones
-# and the counts are higher. About seven minutes on two cores, most of them in release.
+# and the counts are higher. About fifteen minutes on two cores, most of them in release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
