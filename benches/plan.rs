@@ -21,6 +21,7 @@ const RULES: Rules = Rules {
     chunk_bytes: SLOT as u32,
     first_chunk_bytes: 64 << 10,
     window_operations: 128,
+    window_bytes: u32::MAX,
 };
 
 fn main() {

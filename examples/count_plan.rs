@@ -10,8 +10,13 @@ use std::hint::black_box;
 /// Fragments, in whole windows.
 const FRAGMENTS: usize = 1 << 17;
 const ROW_BYTES: u32 = 264;
-const RULES: Rules =
-    Rules { direct_from_bytes: 64 << 10, chunk_bytes: 256 << 10, first_chunk_bytes: 64 << 10, window_operations: 128 };
+const RULES: Rules = Rules {
+    direct_from_bytes: 64 << 10,
+    chunk_bytes: 256 << 10,
+    first_chunk_bytes: 64 << 10,
+    window_operations: 128,
+    window_bytes: u32::MAX,
+};
 
 fn main() {
     let kind = std::env::args().nth(1).unwrap_or_default();

@@ -51,6 +51,7 @@ fn a_batch_of_any_geometry_is_planned_without_an_allocation() {
         chunk_bytes: 256 << 10,
         first_chunk_bytes: 64 << 10,
         window_operations: 128,
+        window_bytes: u32::MAX,
     };
     let before = counting::own_allocations();
     let chunks = [u32::MAX, 4096, 0].map(|direct_from| batch(rules(direct_from)));

@@ -30,6 +30,7 @@ fn chunks_move_the_bytes_that_a_naive_expansion_moves_and_find_the_same_fault() 
             chunk_bytes: rules.chunk_bytes.max(least),
             first_chunk_bytes: rules.first_chunk_bytes.max(least),
             window_operations: rules.window_operations.max(least),
+            window_bytes: u32::MAX,
             ..rules
         };
         let mut sorted: Vec<(Byte, usize)> = expected.iter().enumerate().map(|(at, (byte, _))| (*byte, at)).collect();
@@ -339,5 +340,6 @@ fn any_rules(random: &mut Random) -> Rules {
         chunk_bytes,
         first_chunk_bytes: random.pick(&[1, 50, chunk_bytes]).min(chunk_bytes),
         window_operations: random.pick(&[1, 2, 16, 5000]),
+        window_bytes: u32::MAX,
     }
 }

@@ -4,8 +4,13 @@ use ring_abi::{FragmentRecord, IndexKind, Route};
 use scatter_ring::plan::{Chunk, LIST_ELEMENTS, Missing, Numbers, Planner, Progress, Rules, Transfer, WINDOW, Words};
 
 const HEADER: usize = 40;
-const RULES: Rules =
-    Rules { direct_from_bytes: u32::MAX, chunk_bytes: 1 << 20, first_chunk_bytes: 1 << 20, window_operations: 64 };
+const RULES: Rules = Rules {
+    direct_from_bytes: u32::MAX,
+    chunk_bytes: 1 << 20,
+    first_chunk_bytes: 1 << 20,
+    window_operations: 64,
+    window_bytes: u32::MAX,
+};
 
 fn transfer(count: u32, len: u32) -> Transfer {
     let mut transfer = Transfer { src_max: Some(1 << 40), dst_max: Some(1 << 40), ..Transfer::NOTHING };

@@ -116,8 +116,13 @@ fn a_planner_fills_a_list_and_not_more_than_that() {
 }
 
 const LOOSE: Limits = Limits { bytes: u32::MAX, pieces: LIST_PIECES, zeros: true };
-const RULES: Rules =
-    Rules { direct_from_bytes: u32::MAX, chunk_bytes: 5000, first_chunk_bytes: 5000, window_operations: 1 };
+const RULES: Rules = Rules {
+    direct_from_bytes: u32::MAX,
+    chunk_bytes: 5000,
+    first_chunk_bytes: 5000,
+    window_operations: 1,
+    window_bytes: u32::MAX,
+};
 
 /// A section whose fragments are one piece each.
 fn section(form: u8, count: u32, len: u32, base: u64, step: u32, payload: &[u32]) -> Vec<u8> {

@@ -25,9 +25,9 @@ fn lent_index(shape: &Shape) -> Fault {
 
 impl Session {
     pub(super) fn check(&self, d: &Descriptor, extension: Option<&Entry>, first: bool) -> Result<Checked, Fault> {
-        match plan::check(d, extension, first)? {
+        match plan::check(d, extension, first, false)? {
             Request::Nop => Ok(Checked::Nothing),
-            Request::Begin { deadline_ns } => Ok(Checked::Begin { deadline_ns }),
+            Request::Begin { deadline_ns, .. } => Ok(Checked::Begin { deadline_ns }),
             Request::Cancel { target } => Ok(Checked::Cancel { target }),
             Request::Transfer(shape) => self.resolve(&shape),
         }

@@ -59,9 +59,14 @@ impl ListPacker {
         unsafe { self.run(Way::Unpack, list, region, slot.cast_mut(), slot_bytes) }
     }
 
+    /// Drops what a panic has left.
+    pub(super) fn forget(&mut self) {
+        self.queue = RowQueue::new();
+    }
+
     /// # Safety
     /// As for [`pack`](Self::pack) or [`unpack`](Self::unpack), by the way.
-    unsafe fn run<'r>(
+    pub(super) unsafe fn run<'r>(
         &mut self,
         way: Way,
         list: &[u8],
@@ -171,9 +176,12 @@ impl ListPacker {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+/// What is done by a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the pieces of the list into a slot.
     Pack,
+    /// From a slot to the pieces of the list.
     Unpack,
 }
 
@@ -194,8 +202,13 @@ mod tests {
 
     /// The source list of single ranges, as offset and length, of region 1.
     fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
-        let rules =
-            Rules { direct_from_bytes: u32::MAX, chunk_bytes: 4096, first_chunk_bytes: 4096, window_operations: 1 };
+        let rules = Rules {
+            direct_from_bytes: u32::MAX,
+            chunk_bytes: 4096,
+            first_chunk_bytes: 4096,
+            window_operations: 1,
+            window_bytes: u32::MAX,
+        };
         let (mut planner, mut chunk) = (Planner::new(), Chunk::new());
         planner.begin(rules);
         for (i, (offset, len)) in ranges.iter().enumerate() {

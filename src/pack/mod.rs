@@ -7,12 +7,15 @@
 //!
 //! Memory that this process cannot map goes through staging slots: an [`Expansion`] gives a transfer's [`Pieces`], a chunk
 //! at a time; its owner packs or unpacks them ([`Packer`]), and [`copy_segments`] is the copy on the other side of the slot.
-//! Chunks of [`plan`](crate::plan) come as encoded lists, which [`ListPacker`] follows.
+//! Chunks of [`plan`](crate::plan) come as encoded lists, which [`ListPacker`] follows; a
+//! [`ListTask`] is one of them with its memory, for any thread.
 
 mod calibrate;
 mod expansion;
+mod list_task;
 mod lists;
 mod lookup;
+mod numbers;
 mod pieces;
 mod run;
 mod task;
@@ -21,7 +24,10 @@ mod workers;
 pub use crate::plan::Refusal;
 pub use calibrate::calibrate;
 pub use expansion::{Expansion, Piece, Pieces};
-pub use lists::ListPacker;
+
+pub use list_task::ListTask;
+pub use lists::{ListPacker, Way};
+pub use numbers::NumberWindow;
 pub use pieces::{Packer, Segment, Side, copy_segments, owner_list, segments};
 pub use run::{Cut, RowList, Run};
 pub use task::{Done, Task, Window};

@@ -8,10 +8,12 @@ use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, Opcode, St
 pub enum Request {
     /// Nothing.
     Nop,
-    /// A deadline for its batch, in ns after the batch was taken, 0 for none. Hints are for planning and not kept yet.
+    /// What is said of its batch.
     Begin {
-        /// As in the descriptor.
+        /// A deadline, in ns after the batch was taken, 0 for none.
         deadline_ns: u64,
+        /// Bytes that it is expected to have, 0 if that is not said. For planning only, and never relied on.
+        hint_bytes: u64,
     },
     /// End another batch.
     Cancel {
@@ -58,17 +60,17 @@ pub enum Missing {
 }
 
 /// Checks a descriptor by itself. `extension` is the slot behind it if it carries EXTENDED, `first` says that it starts
-/// its batch.
+/// its batch, `has_peer` that one of its regions is a peer's.
 ///
 /// # Errors
 /// The first rule that it breaks: opcode, place in the batch, flags, index kind, fields that must be 0, counts, strides.
-pub fn check(d: &Descriptor, extension: Option<&Entry>, first: bool) -> Result<Request, Fault> {
+pub fn check(d: &Descriptor, extension: Option<&Entry>, first: bool, has_peer: bool) -> Result<Request, Fault> {
     let opcode = Opcode(d.opcode);
     if opcode.name().is_none() {
         return Err(take(Status::INVALID_OPCODE, Field::OPCODE, d.opcode.into()));
     }
     check_sequence(d, extension, first)?;
-    check_flags(d)?;
+    check_flags(d, has_peer)?;
     match opcode {
         Opcode::NOP => {
             must_be_zero(d, &[])?;
@@ -76,7 +78,7 @@ pub fn check(d: &Descriptor, extension: Option<&Entry>, first: bool) -> Result<R
         }
         Opcode::BEGIN => {
             must_be_zero(d, &[Field::COUNT, Field::SRC_OFFSET, Field::DST_OFFSET])?;
-            Ok(Request::Begin { deadline_ns: d.dst_offset })
+            Ok(Request::Begin { deadline_ns: d.dst_offset, hint_bytes: d.src_offset })
         }
         Opcode::CANCEL => {
             must_be_zero(d, &[Field::SRC_OFFSET])?;
@@ -110,7 +112,7 @@ fn check_sequence(d: &Descriptor, extension: Option<&Entry>, first: bool) -> Res
     }
 }
 
-fn check_flags(d: &Descriptor) -> Result<(), Fault> {
+fn check_flags(d: &Descriptor, has_peer: bool) -> Result<(), Fault> {
     const MISSING: u16 = Flags::MISSING_ZERO | Flags::MISSING_SKIP;
     const ROUTES: u16 = Flags::DIRECT | Flags::GATHER;
     let moves = matches!(Opcode(d.opcode), Opcode::READ | Opcode::WRITE);
@@ -125,7 +127,7 @@ fn check_flags(d: &Descriptor) -> Result<(), Fault> {
     if invalid {
         return Err(take(Status::INVALID_FLAGS, Field::FLAGS, d.flags.into()));
     }
-    if d.flags & Flags::GATHER != 0 {
+    if d.flags & Flags::GATHER != 0 && !has_peer {
         // On one host both sides are mapped, so that there is nothing to pack for.
         return Err(take(Status::UNSUPPORTED, Field::FLAGS, d.flags.into()));
     }

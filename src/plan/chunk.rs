@@ -18,8 +18,10 @@ pub struct Chunk {
     pub route: Route,
     /// Payload.
     pub bytes: u32,
-    /// Number of the fragment that its first segment begins with, in the transfer that was added then. That segment may go
-    /// on from the chunk before.
+    /// The transfer that its first segment begins with, by [`Planner::number`](super::Planner::number). That segment may
+    /// go on from the chunk before.
+    pub transfer: u32,
+    /// Number of the fragment of that transfer.
     pub fragment: u32,
 }
 
@@ -58,7 +60,7 @@ impl Chunk {
     /// An empty one.
     #[must_use]
     pub fn new() -> Chunk {
-        Chunk { src: List::new(), dst: List::new(), route: Route::NONE, bytes: 0, fragment: 0 }
+        Chunk { src: List::new(), dst: List::new(), route: Route::NONE, bytes: 0, transfer: 0, fragment: 0 }
     }
 
     /// Its segments, neighbours that are adjacent on both sides merged.
@@ -72,6 +74,13 @@ impl Chunk {
     #[must_use]
     pub fn operations(&self, direction: Direction, max_sge: u32) -> Operations<'_> {
         Operations { segments: self.segments().peekable(), direction, max_sge }
+    }
+
+    /// While it is empty: what it begins with.
+    pub(super) fn note_first(&mut self, mark: u64) {
+        if self.bytes == 0 {
+            (self.transfer, self.fragment) = ((mark >> 32) as u32, mark as u32);
+        }
     }
 
     pub(super) fn clear(&mut self) {

@@ -96,7 +96,7 @@ impl Open {
                 self.pending.fitting(self.bytes_left(), entries.min(self.limit_segments - self.segments));
             if count > 0 {
                 let taken = self.pending.take(count, bytes);
-                self.chunk.fragment = if self.chunk.bytes == 0 { taken.fragment } else { self.chunk.fragment };
+                self.chunk.note_first(taken.mark);
                 self.chunk.bytes += bytes;
                 let [src, dst] = taken.offsets;
                 scratch.encode(&mut self.chunk.src, regions[0], src, taken.lens);
@@ -109,10 +109,10 @@ impl Open {
                 return false;
             }
             let len = self.bytes_left();
-            let ([src, dst], fragment) = self.pending.split(len);
+            let ([src, dst], mark) = self.pending.split(len);
             let src = if src == u64::MAX { Fragments::Zeros } else { Fragments::Tile(src) };
             let lanes = regions.map(|region| Lane { region, base: 0, step: 0, len, inner_count: 1, inner_step: 0 });
-            self.append(lanes, [src, Fragments::Tile(dst)], 1, 1, [true; 2], fragment);
+            self.append(lanes, [src, Fragments::Tile(dst)], 1, 1, [true; 2], mark);
         }
         true
     }
@@ -135,9 +135,9 @@ impl Open {
         count: u32,
         inner_count: u32,
         scattered: [bool; 2],
-        fragment: u32,
+        mark: u64,
     ) {
-        self.chunk.fragment = if self.chunk.bytes == 0 { fragment } else { self.chunk.fragment };
+        self.chunk.note_first(mark);
         let bytes = lanes[1].len * lanes[1].inner_count * count;
         self.chunk.bytes += bytes;
         self.segments += count * inner_count;
@@ -175,11 +175,11 @@ impl Open {
                 inner_step: 0,
             })
         };
-        let fragment = window.first + window.at;
+        let mark = window.mark();
         let whole = Geometry { len, inner_count: 1, inner_steps, lanes: lane(len) };
         let pieces = self.fragments_left(&whole).min(inner_count - window.piece);
         if window.byte == 0 && pieces > 0 {
-            self.append(whole.lanes, fragments, pieces, 1, [true; 2], fragment);
+            self.append(whole.lanes, fragments, pieces, 1, [true; 2], mark);
             window.piece += pieces;
         } else {
             let left = len - window.byte;
@@ -187,7 +187,7 @@ impl Open {
                 return false;
             }
             let some = left.min(self.bytes_left());
-            self.append(lane(some), fragments, 1, 1, [true; 2], fragment);
+            self.append(lane(some), fragments, 1, 1, [true; 2], mark);
             window.byte += some;
             if window.byte == len {
                 (window.byte, window.piece) = (0, window.piece + 1);

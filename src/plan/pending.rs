@@ -21,15 +21,15 @@ pub(super) struct Pending {
 struct Waiting {
     offsets: [[u64; PENDING]; 2],
     lens: [u32; PENDING],
-    fragments: [u32; PENDING],
+    marks: [u64; PENDING],
 }
 
-/// Those that are taken out together: offsets of both sides, lengths, and the fragment of the first one.
+/// Those that are taken out together: offsets of both sides, lengths, and the mark of the first one.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     pub offsets: [&'a [u64]; 2],
     pub lens: &'a [u32],
-    pub fragment: u32,
+    pub mark: u64,
 }
 
 /// Room for the pieces of one side while they are merged.
@@ -43,7 +43,7 @@ const PENDING: usize = 1024;
 
 impl Pending {
     pub fn new() -> Pending {
-        let waiting = Waiting { offsets: [[0; PENDING]; 2], lens: [0; PENDING], fragments: [0; PENDING] };
+        let waiting = Waiting { offsets: [[0; PENDING]; 2], lens: [0; PENDING], marks: [0; PENDING] };
         Pending { waiting: Box::new(waiting), from: 0, to: 0, bytes: 0, due_to: 0, due_bytes: 0 }
     }
 
@@ -73,12 +73,12 @@ impl Pending {
 
     /// Adds one. True if what waits should be encoded then.
     #[inline]
-    pub fn push(&mut self, src: u64, dst: u64, len: u32, fragment: u32) -> bool {
+    pub fn push(&mut self, src: u64, dst: u64, len: u32, mark: u64) -> bool {
         let at = self.to % PENDING;
         self.waiting.offsets[0][at] = src;
         self.waiting.offsets[1][at] = dst;
         self.waiting.lens[at] = len;
-        self.waiting.fragments[at] = fragment;
+        self.waiting.marks[at] = mark;
         self.to = at + 1;
         self.bytes += u64::from(len);
         self.is_due()
@@ -109,18 +109,18 @@ impl Pending {
     pub fn take(&mut self, count: u32, bytes: u32) -> Taken<'_> {
         let range = self.from..self.to.min(self.from + count as usize);
         let lens = &self.waiting.lens[range.clone()];
-        let fragment = lens.first().map_or(0, |_| self.waiting.fragments[self.from]);
+        let mark = lens.first().map_or(0, |_| self.waiting.marks[self.from]);
         self.bytes -= u64::from(bytes);
         self.from = range.end;
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
         }
         let [src, dst] = &self.waiting.offsets;
-        Taken { offsets: [&src[range.clone()], &dst[range]], lens, fragment }
+        Taken { offsets: [&src[range.clone()], &dst[range]], lens, mark }
     }
 
-    /// Takes the first bytes of the oldest, which has more: their offsets and the fragment.
-    pub fn split(&mut self, len: u32) -> ([u64; 2], u32) {
+    /// Takes the first bytes of the oldest, which has more: their offsets and the mark.
+    pub fn split(&mut self, len: u32) -> ([u64; 2], u64) {
         let [src, dst] = &mut self.waiting.offsets;
         let at = [src[self.from], dst[self.from]];
         if at[0] != u64::MAX {
@@ -129,7 +129,7 @@ impl Pending {
         dst[self.from] += u64::from(len);
         self.waiting.lens[self.from] -= len;
         self.bytes -= u64::from(len);
-        (at, self.waiting.fragments[self.from])
+        (at, self.waiting.marks[self.from])
     }
 }
 

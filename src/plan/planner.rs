@@ -5,7 +5,7 @@ mod ways;
 use super::numbers::Words;
 use super::open::Open;
 use super::pending::Scratch;
-use super::window::{Geometry, Way, Window};
+use super::window::{Geometry, Way, Window, mark};
 use super::{Chunk, Fault, Numbers, Shape, Transfer, WINDOW};
 use ring_abi::{IndexKind, Route};
 
@@ -26,7 +26,7 @@ use ring_abi::{IndexKind, Route};
 /// let transfer = Transfer { shape: rows, src_max: Some(9), dst_max: Some(2) };
 ///
 /// let mut planner = Planner::new();
-/// let rules = Rules { direct_from_bytes: 4096, chunk_bytes: 1 << 18, first_chunk_bytes: 1 << 16, window_operations: 64 };
+/// let rules = Rules { direct_from_bytes: 4096, chunk_bytes: 1 << 18, first_chunk_bytes: 1 << 16, window_operations: 64, window_bytes: u32::MAX };
 /// planner.begin(rules);
 /// let numbers = Numbers::Rows { src: Words::U32(&[7, 2, 5]), dst: Words::Counted };
 /// assert_eq!(planner.add(&transfer, 0, numbers), Ok(Progress::Taken));
@@ -51,6 +51,8 @@ pub struct Planner {
     run: Run,
     /// Of `run` and of all that is pending.
     regions: [u32; 2],
+    /// Of the transfer that is added.
+    transfer: u32,
     scratch: Scratch,
     /// Numbers of 64 bits of a window, counted from the smallest.
     relative: [Box<[u32; WINDOW]>; 2],
@@ -67,6 +69,8 @@ pub struct Rules {
     pub first_chunk_bytes: u32,
     /// Most segments of a direct chunk, at least 1.
     pub window_operations: u32,
+    /// Most bytes of a direct chunk, at least 1: several sockets can then share long segments.
+    pub window_bytes: u32,
 }
 
 /// How far a call has come.
@@ -85,7 +89,7 @@ struct Run {
     dst: u64,
     /// 0: there is none.
     len: u32,
-    fragment: u32,
+    mark: u64,
 }
 
 /// Places in `open`.
@@ -102,6 +106,7 @@ impl Planner {
             chunk_bytes: 1 << 18,
             first_chunk_bytes: 1 << 16,
             window_operations: 1,
+            window_bytes: u32::MAX,
         };
         let mut planner = Planner {
             rules,
@@ -111,6 +116,7 @@ impl Planner {
             window: None,
             run: Run::default(),
             regions: [0; 2],
+            transfer: 0,
             scratch: Scratch::new(),
             relative: [relative(), relative()],
         };
@@ -121,7 +127,7 @@ impl Planner {
     /// Starts a batch. What was left of the one before is gone.
     pub fn begin(&mut self, rules: Rules) {
         self.open.iter_mut().for_each(Open::clear);
-        (self.complete, self.window, self.run) = (None, None, Run::default());
+        (self.complete, self.window, self.run, self.transfer) = (None, None, Run::default(), 0);
         self.open[GATHER].set_limits(rules.first_chunk_bytes, u32::MAX);
         self.set_rules(rules);
     }
@@ -135,7 +141,12 @@ impl Planner {
         };
         let [gather, direct] = &mut self.open;
         gather.set_limits(gather.limit_bytes().min(rules.chunk_bytes), u32::MAX);
-        direct.set_limits(u32::MAX, rules.window_operations);
+        direct.set_limits(rules.window_bytes, rules.window_operations);
+    }
+
+    /// What is added from here on is the transfer of this number: chunks say which one they begin with.
+    pub fn number(&mut self, transfer: u32) {
+        self.transfer = transfer;
     }
 
     /// Plans the fragments of a window, `first_fragment` being the number of its first one. After `Full` the call is to be
@@ -189,7 +200,7 @@ impl Planner {
 
     /// The short way of a single range whose regions are those of what came before.
     fn add_single(&mut self, shape: &Shape) -> Progress {
-        let is_due = self.push(shape.offsets[0], shape.offsets[1], shape.len, 0);
+        let is_due = self.push(shape.offsets[0], shape.offsets[1], shape.len, mark(self.transfer, 0));
         if is_due { self.flush_behind_single(shape) } else { Progress::Taken }
     }
 
@@ -211,7 +222,7 @@ impl Planner {
         let mut window = match self.window.take() {
             Some(window) => window,
             None if transfer.is_empty() => return Ok(Progress::Taken),
-            None => self.open_window(transfer, first, numbers),
+            None => Window { transfer: self.transfer, ..self.open_window(transfer, first, numbers) },
         };
         let taken = match numbers {
             _ if !self.turn_to([transfer.shape.regions[0], transfer.shape.regions[1]]) => false,
@@ -257,7 +268,7 @@ impl Planner {
     /// Adds a segment to the one that grows, or ends that one. There is room for one more on both routes; true if what waits
     /// should be encoded then.
     #[inline]
-    fn push(&mut self, src: u64, dst: u64, len: u32, fragment: u32) -> bool {
+    fn push(&mut self, src: u64, dst: u64, len: u32, mark: u64) -> bool {
         let run = self.run;
         let end = u64::from(run.len);
         let src_goes_on = match src {
@@ -272,7 +283,7 @@ impl Planner {
             self.run.len = sum;
             return false;
         }
-        self.run = Run { src, dst, len, fragment };
+        self.run = Run { src, dst, len, mark };
         self.put(run)
     }
 
@@ -283,7 +294,7 @@ impl Planner {
 
     #[inline]
     fn put(&mut self, run: Run) -> bool {
-        run.len > 0 && self.open[self.route(run.len)].pending.push(run.src, run.dst, run.len, run.fragment)
+        run.len > 0 && self.open[self.route(run.len)].pending.push(run.src, run.dst, run.len, run.mark)
     }
 
     #[inline]

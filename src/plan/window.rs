@@ -20,6 +20,8 @@ pub(super) struct Geometry {
 pub(super) struct Window {
     pub geometry: Geometry,
     pub way: Way,
+    /// The transfer's number, in the high half of all marks.
+    pub transfer: u32,
     /// Number of the first fragment.
     pub first: u32,
     /// Fragments that can be done; behind them there is the fault.
@@ -94,6 +96,7 @@ impl Window {
         Window {
             geometry,
             way: Way::Merge,
+            transfer: 0,
             first: 0,
             usable: 0,
             fault: None,
@@ -134,6 +137,11 @@ impl Window {
         window
     }
 
+    /// The fragment that is next, as a segment carries it.
+    pub fn mark(&self) -> u64 {
+        mark(self.transfer, self.first + self.at)
+    }
+
     fn find_fault(&mut self, transfer: &Transfer, words: [Words<'_>; 2]) {
         for i in 0..self.usable {
             if let Err(fault) = transfer.place(words.map(|words| words.number(self.first, i))) {
@@ -172,6 +180,11 @@ impl Window {
         relative.iter_mut().zip(words).for_each(|(to, word)| *to = (word - smallest) as u32);
         true
     }
+}
+
+/// Which fragment of which transfer.
+pub(super) fn mark(transfer: u32, fragment: u32) -> u64 {
+    u64::from(transfer) << 32 | u64::from(fragment)
 }
 
 /// Fragments from which on a section of their own is worth its header.

@@ -78,6 +78,7 @@ impl<'a> Caller<'a> {
             chunk_bytes: choice.chunk_bytes.max(1),
             first_chunk_bytes: choice.first_chunk_bytes().max(1),
             window_operations: window_segments(&run.job.work(), &run.told, choice),
+            window_bytes: u32::MAX,
         };
         Caller {
             poller: Poller::new(&run.profile.effects, random),

@@ -17,9 +17,9 @@ pub enum Planned {
 }
 
 pub fn plan(d: &Descriptor, second: Option<&Entry>, is_first: bool, memory: &Memory) -> Result<Planned, Fault> {
-    Ok(match plan::check(d, second, is_first)? {
+    Ok(match plan::check(d, second, is_first, false)? {
         Request::Nop => Planned::Nothing,
-        Request::Begin { deadline_ns } => Planned::Begin { deadline_ns },
+        Request::Begin { deadline_ns, .. } => Planned::Begin { deadline_ns },
         Request::Cancel { target } => Planned::Cancel { target },
         Request::Transfer(shape) => {
             let transfer = resolve(&shape, memory)?;

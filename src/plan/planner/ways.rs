@@ -21,7 +21,7 @@ impl Planner {
             while window.at < until {
                 let count = at_once.min(window.usable - window.at);
                 let numbers = words.map(|words| words.number(window.first, window.at));
-                let fragment = window.first + window.at;
+                let mark = window.mark();
                 window.at += count;
                 let src = match missing.filter(|(_, ones)| numbers[0] == *ones) {
                     // The destination's number is not looked at.
@@ -29,7 +29,7 @@ impl Planner {
                     Some(_) => u64::MAX,
                     None => lanes[0].at(numbers[0]),
                 };
-                self.push(src, lanes[1].at(numbers[1]), len * count, fragment);
+                self.push(src, lanes[1].at(numbers[1]), len * count, mark);
             }
             if !self.flush_due() {
                 return false;
@@ -45,15 +45,15 @@ impl Planner {
             let room = self.open.iter().map(|open| open.pending.room()).min().unwrap_or(0) as usize;
             let rest = records.get(window.at as usize..window.usable as usize).unwrap_or_default();
             for record in rest.iter().take(room) {
-                let fragment = window.first + window.at;
+                let mark = window.mark();
                 if let Err(fault) = transfer.check_record(record) {
-                    window.fault = Some(Fault { fragment, ..fault });
+                    window.fault = Some(Fault { fragment: window.first + window.at, ..fault });
                     window.usable = window.at;
                     break;
                 }
                 window.at += 1;
                 if record.len > 0 {
-                    self.push(src + record.src, dst + record.dst, record.len, fragment);
+                    self.push(src + record.src, dst + record.dst, record.len, mark);
                 }
             }
             if !self.flush_due() {
@@ -87,8 +87,7 @@ impl Planner {
                         }
                     }
                 });
-                let fragment = window.first + window.at;
-                open.append(geometry.lanes, fragments, count, geometry.inner_count, window.scattered, fragment);
+                open.append(geometry.lanes, fragments, count, geometry.inner_count, window.scattered, window.mark());
                 window.at += count;
             } else {
                 let numbers = words.map(|words| words.number(window.first, window.at));
@@ -122,7 +121,6 @@ impl Planner {
                 continue;
             }
             let is_whole = window.piece == 0 && window.byte == 0;
-            let fragment = window.first + window.at;
             if is_whole && open.fragments_left(&geometry) > 0 {
                 let src = if missing.is_some() {
                     Fragments::Zeros
@@ -130,7 +128,7 @@ impl Planner {
                     Fragments::Tile(geometry.lanes[0].at(numbers[0]))
                 };
                 let fragments = [src, Fragments::Tile(geometry.lanes[1].at(numbers[1]))];
-                open.append(geometry.lanes, fragments, 1, geometry.inner_count, [true; 2], fragment);
+                open.append(geometry.lanes, fragments, 1, geometry.inner_count, [true; 2], window.mark());
                 window.at += 1;
             } else if (is_whole && open.waits(geometry.fragment_bytes()))
                 || !open.append_part(window, missing.is_some(), numbers)
