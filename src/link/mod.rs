@@ -1,11 +1,12 @@
 //! Links: memory of another engine, named by grants and moved by operations that complete.
 //!
 //! One side grants pieces of its regions, the other posts operations that name them. A link knows nothing of batches,
-//! plans or chunks. What is here is what every transport has in common, in the words of RDMA verbs: an operation is a work
+//! plans or chunks, and does not look into the tasks that it has its lanes run. What is here is what every transport has in common, in the words of RDMA verbs: an operation is a work
 //! request, [`tcp::Link::post`] is the doorbell, and an event is a completion.
 
 pub mod tcp;
 
+use crate::pack::ListTask;
 use crate::region::{Region, Rights};
 use std::sync::Arc;
 
@@ -121,7 +122,7 @@ pub enum Operation<'a> {
 }
 
 /// What a link has to say.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Event<'a> {
     /// An operation has its outcome, its only one. The memory on this side is not touched any more.
     Completed {
@@ -144,6 +145,8 @@ pub enum Event<'a> {
         /// See [`tcp::Revoked::Now`].
         spoiled: bool,
     },
+    /// A task is back, the only time: it has run, or the lane was down before it began, which its result says.
+    Ran(Box<ListTask>),
     /// The link is down, which is said once. Operations that have no outcome yet fail from here on.
     Down(Reason),
 }
@@ -234,5 +237,5 @@ pub enum BadOperation {
 pub const PIECES_MAX: usize = 1024;
 /// Bytes of an operation.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of a message.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a message: a full list of a chunk's pieces, which has 64 KiB, and what says what is to be done with it.
+pub const MESSAGE_BYTES_MAX: usize = (64 << 10) + 128;

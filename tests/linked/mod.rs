@@ -11,6 +11,7 @@ use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
 use scatter_ring::link::tcp::{Bell, Limits, Link};
 use scatter_ring::link::{Event, Failure, GrantId, LocalPiece, Operation, PostError, Reason, RemotePiece};
+use scatter_ring::pack::ListTask;
 use scatter_ring::region::{ForkGuard, Huge, Region};
 use scatter_ring::sync::AtomicU64;
 use std::collections::HashMap;
@@ -25,6 +26,8 @@ pub struct Side {
     pub completed: HashMap<u64, Result<(), Failure>>,
     pub received: Vec<(usize, Vec<u8>)>,
     pub revoked: Vec<(GrantId, bool)>,
+    #[expect(clippy::vec_box, reason = "tasks go round by pointer")]
+    pub ran: Vec<Box<ListTask>>,
     pub down: Option<Reason>,
 }
 
@@ -32,18 +35,27 @@ impl Side {
     pub fn new(sockets: Vec<TcpStream>, limits: &Limits) -> Side {
         let bell = bell();
         let link = Link::new(sockets.into_iter().map(OwnedFd::from).collect(), limits, &bell).unwrap();
-        Side { link, bell, completed: HashMap::new(), received: Vec::new(), revoked: Vec::new(), down: None }
+        Side {
+            link,
+            bell,
+            completed: HashMap::new(),
+            received: Vec::new(),
+            revoked: Vec::new(),
+            ran: Vec::new(),
+            down: None,
+        }
     }
 
     /// Every operation has one completion, and the link goes down once.
     pub fn poll(&mut self) -> bool {
-        let Side { link, completed, received, revoked, down, .. } = self;
+        let Side { link, completed, received, revoked, ran, down, .. } = self;
         link.poll(&mut |event| match event {
             Event::Completed { id, result } => {
                 assert!(completed.insert(id, result).is_none(), "a second completion of {id}");
             }
             Event::Received { lane, bytes } => received.push((lane, bytes.to_vec())),
             Event::Revoked { grant, spoiled } => revoked.push((grant, spoiled)),
+            Event::Ran(task) => ran.push(task),
             Event::Down(reason) => assert!(down.replace(reason).is_none(), "down twice"),
         })
     }
@@ -78,7 +90,7 @@ pub fn limits() -> Limits {
 
 /// Few of everything, so that every limit is met.
 pub fn narrow() -> Limits {
-    Limits { operations: 4, unanswered: 2, messages: 1, grants: 16, spin: Duration::from_micros(20) }
+    Limits { operations: 4, unanswered: 2, messages: 1, tasks: 2, grants: 16, spin: Duration::from_micros(20) }
 }
 
 /// Two connected sockets, with send buffers of so many bytes. Receive buffers smaller than a segment of the loopback would

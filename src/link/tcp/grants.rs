@@ -48,6 +48,8 @@ struct Memory {
     used: bool,
     revoked: bool,
     spoiled: bool,
+    /// An operation has written all of it, as one piece, to its end.
+    filled: bool,
     /// Pieces of operations that write and have not come to their end.
     open: u32,
     /// Calls that name it at this moment.
@@ -169,6 +171,7 @@ impl Grants {
             used: false,
             revoked: false,
             spoiled: false,
+            filled: false,
             open: 0,
             pins: 0,
         };
@@ -198,6 +201,13 @@ impl Grants {
     /// [`GrantError::Unknown`].
     pub fn is_spoiled(&self, id: GrantId) -> Result<bool, GrantError> {
         self.table().memory(id).ok().flatten().map(|memory| memory.spoiled).ok_or(GrantError::Unknown)
+    }
+
+    /// Whether all of it was written by one operation, as one piece, and what is there can be used. Who waits for as much
+    /// does not use what somebody else has left in this memory before.
+    #[must_use]
+    pub fn is_filled(&self, id: GrantId) -> bool {
+        self.table().memory(id).ok().flatten().is_some_and(|memory| memory.filled && !memory.spoiled)
     }
 
     /// Grants that have not been revoked, or are still in use.
@@ -319,6 +329,7 @@ impl Grants {
             if let Ok(Some(memory)) = table.memory(piece.grant) {
                 memory.open = memory.open.saturating_sub(1);
                 memory.spoiled |= lost || bad;
+                memory.filled |= piece.offset == 0 && u64::from(piece.len) == memory.bytes;
             }
         }
         lost
@@ -456,6 +467,23 @@ mod tests {
             }
             grants.begin(&piece(id, 0, 10), Rights::READ).unwrap();
             assert_eq!(grants.revoke(id), Ok(Revoked::Now { spoiled }), "finished {finished}, bad {bad}");
+        }
+    }
+
+    #[test]
+    fn a_grant_is_filled_by_one_piece_that_is_all_of_it() {
+        let grants = Grants::new(1);
+        for (offset, len, bad, filled) in
+            [(0, 10, false, true), (0, 10, true, false), (0, 9, false, false), (1, 9, false, false)]
+        {
+            let id = grants.grant(region(), 0, 10, BOTH, Use::Once).unwrap();
+            assert!(!grants.is_filled(id));
+            grants.begin(&piece(id, offset, len), Rights::WRITE).unwrap();
+            assert!(!grants.is_filled(id), "it has only begun");
+            grants.finish(&piece(id, offset, len), bad);
+            assert_eq!(grants.is_filled(id), filled, "{len} bytes at {offset}, bad {bad}");
+            grants.revoke(id).unwrap();
+            assert!(!grants.is_filled(id));
         }
     }
 

@@ -3,6 +3,7 @@
 use super::super::{BadOperation, Failure, LocalPiece, MESSAGE_BYTES_MAX, Operation, PIECES_MAX, RemotePiece};
 use super::super::{OPERATION_BYTES_MAX, Reason};
 use super::frame::{HEADER_BYTES, Header, Kind, PIECE_BYTES, Status, TRAILER_BYTES, encode_piece};
+use crate::pack::ListTask;
 use crate::region::Rights;
 
 /// Its storage is made once and goes round: filled by a post, sent, given back with the outcome.
@@ -219,6 +220,7 @@ impl Buffer {
 #[derive(Debug)]
 pub(super) enum Order {
     Post(Box<Job>),
+    Run(Box<ListTask>),
     /// The poller has read a message.
     Read(Buffer),
     Stop,
@@ -228,6 +230,7 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) enum News {
     Done(Box<Job>, Result<(), Failure>),
+    Ran(Box<ListTask>),
     Message(Buffer),
     Down(Reason),
     /// The last: the lane touches nothing any more, and operations that are not done never will be.

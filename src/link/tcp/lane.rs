@@ -8,6 +8,7 @@ use super::receive::Receiving;
 use super::send::Sending;
 use super::socket::{Socket, Vectors};
 use super::{Counters, Limits};
+use crate::pack::{ListPacker, ListTask};
 use crate::sync::Ordering;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -21,7 +22,10 @@ pub(super) struct Lane {
     pub(super) grants: Grants,
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    /// Never grows: there are only so many jobs and buffers.
+    /// Not begun.
+    tasks: VecDeque<Box<ListTask>>,
+    packer: ListPacker,
+    /// Never grows: there are only so many jobs, tasks and buffers.
     pub(super) news: VecDeque<News>,
     pub(super) vectors: Vectors,
     /// What the call that is being made uses. Empty between two calls.
@@ -39,7 +43,9 @@ impl Lane {
             grants,
             sending: Sending::new(limits),
             receiving: Receiving::new(limits),
-            news: VecDeque::with_capacity((limits.operations + limits.messages) as usize + 2),
+            tasks: VecDeque::with_capacity(limits.tasks as usize),
+            packer: ListPacker::default(),
+            news: VecDeque::with_capacity((limits.operations + limits.messages + limits.tasks) as usize + 2),
             vectors: Vectors::new(),
             pinned: Vec::with_capacity(super::super::PIECES_MAX),
             has_ended: false,
@@ -51,6 +57,7 @@ impl Lane {
     pub fn obey(&mut self, order: Order) {
         match order {
             Order::Post(job) => self.sending.queue.push_back(job),
+            Order::Run(task) => self.tasks.push_back(task),
             Order::Read(buffer) => self.receiving.spare.push(buffer),
             Order::Stop => self.stop(None),
         }
@@ -59,6 +66,14 @@ impl Lane {
     /// Receives and sends what can be without waiting. True: something moved, and more may.
     pub fn step(&mut self) -> bool {
         self.attempt(|lane| Ok(lane.receive()? | lane.send()?))
+    }
+
+    /// Runs the task that was given first. One only: what is to be sent and received does not wait for all of them.
+    pub fn run_task(&mut self) {
+        if let Some(mut task) = self.tasks.pop_front() {
+            task.run(&mut self.packer);
+            self.news.push_back(News::Ran(task));
+        }
     }
 
     /// Only sends.
@@ -84,6 +99,7 @@ impl Lane {
         self.sending.clear();
         self.receiving.clear();
         self.news.extend(why.map(Reason::into));
+        self.news.extend(self.tasks.drain(..).map(News::Ran));
         self.news.push_back(News::Quiet);
     }
 
@@ -109,8 +125,18 @@ impl Lane {
     }
 
     pub(super) fn heard(&self) {
-        self.counters.heard_ns.store(self.started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.counters.heard_ns.store(self.now_ns(), Ordering::Relaxed);
         self.counters.drained_bytes.store(self.receiving.drained_bytes, Ordering::Relaxed);
+    }
+
+    /// The kernel has taken bytes.
+    pub(super) fn spoke(&self) {
+        self.counters.spoke_ns.store(self.now_ns(), Ordering::Relaxed);
+        self.counters.sent_posts.store(self.sending.sent_posts, Ordering::Relaxed);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
     }
 
     pub(super) fn done(&mut self, mut job: Box<Job>, result: Result<(), super::super::Failure>) {

@@ -2,8 +2,8 @@
 //!
 //! A link is some sockets ("lanes") to one other engine. Each lane carries frames in both directions, in order; lanes are
 //! not ordered among each other. Lane 0 is driven by [`Link::post`] and [`Link::poll`] themselves and is for what is small;
-//! every other lane has a thread of its own on either side. Payload goes from memory to the socket and from the socket to
-//! memory with no copy in between.
+//! every other lane has a thread of its own on either side, which also packs and unpacks what it sends and what has come
+//! ([`Link::run`]). Payload goes from memory to the socket and from the socket to memory with no copy in between.
 //!
 //! ```text
 //! post ──▶ lane 0: sendmsg ─────────────────▶ socket ──▶ recvmsg :lane 0 ──▶ poll
@@ -19,10 +19,12 @@
 //! the kernels hold when a link ends may still arrive at the other side until that ends the link too.
 
 mod channel;
+mod cores;
 mod frame;
 mod grants;
 mod job;
 mod lane;
+mod port;
 mod receive;
 mod send;
 mod socket;
@@ -30,12 +32,14 @@ mod thread;
 
 pub use grants::{GrantError, Grants, Revoked, Use};
 
-use super::{Event, Failure, Operation, PostError, Reason};
+use super::{Event, Operation, PostError, Reason};
+use crate::pack::ListTask;
 use crate::region::ForkGuard;
 use crate::sync::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use job::{Job, News, Order};
+use job::{News, Order};
 use lane::Lane;
+use port::{Driver, Port};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
@@ -62,6 +66,8 @@ pub struct Limits {
     pub unanswered: u32,
     /// Messages of a lane that have come and were not polled. More of them wait in the socket.
     pub messages: u32,
+    /// Tasks of a lane that have not come back.
+    pub tasks: u32,
     /// Grants of the link.
     pub grants: u32,
     /// How long the thread of a lane looks for work, yielding, before it sleeps.
@@ -70,7 +76,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { operations: 64, unanswered: 16, messages: 4, grants: 4096, spin: Duration::from_micros(100) }
+        Limits {
+            operations: 64,
+            unanswered: 16,
+            messages: 4,
+            tasks: 64,
+            grants: 4096,
+            spin: Duration::from_micros(100),
+        }
     }
 }
 
@@ -104,29 +117,8 @@ struct Counters {
     receives: AtomicU64,
     drained_bytes: AtomicU64,
     heard_ns: AtomicU64,
-}
-
-/// The poller's side of a lane.
-struct Port {
-    driver: Driver,
-    #[expect(clippy::vec_box, reason = "jobs go round by pointer")]
-    free: Vec<Box<Job>>,
-    /// By the number of a job: what is to be said of it, even if the lane cannot.
-    held: Box<[Held]>,
-    counters: Arc<Counters>,
-}
-
-enum Driver {
-    Here(Box<Lane>),
-    Thread(LaneThread),
-    Ended,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    Nothing,
-    Message,
-    Operation(u64),
+    spoke_ns: AtomicU64,
+    sent_posts: AtomicU64,
 }
 
 impl Link {
@@ -136,8 +128,9 @@ impl Link {
     /// # Errors
     /// If there is no lane, a limit is 0, a descriptor is no TCP socket, or a thread cannot be started.
     pub fn new(lanes: Vec<OwnedFd>, limits: &Limits, bell: &Bell) -> io::Result<Link> {
-        let least = limits.operations.min(limits.unanswered).min(limits.messages).min(limits.grants);
-        if lanes.is_empty() || least == 0 || limits.operations.max(limits.messages) > COUNT_MAX {
+        let Limits { operations, unanswered, messages, tasks, grants, .. } = *limits;
+        let least = operations.min(unanswered).min(messages).min(tasks).min(grants);
+        if lanes.is_empty() || least == 0 || operations.max(messages).max(tasks) > COUNT_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a link needs a lane, and limits within its range",
@@ -146,6 +139,7 @@ impl Link {
         let (grants, started) = (Grants::new(limits.grants), Instant::now());
         let mut link =
             Link { ports: Vec::new(), grants, is_down: false, untold: None, fork: bell.fork.clone(), started };
+        let threads = lanes.len() - 1;
         for (number, fd) in lanes.into_iter().enumerate() {
             let counters = Arc::new(Counters::default());
             let socket = socket::Socket::new(fd)?;
@@ -153,15 +147,9 @@ impl Link {
             let driver = if number == 0 {
                 Driver::Here(Box::new(lane))
             } else {
-                Driver::Thread(LaneThread::start(lane, number, limits, bell.clone())?)
+                Driver::Thread(LaneThread::start(lane, (number, threads), limits, bell.clone())?)
             };
-            let free = (0..limits.operations).rev().map(Job::for_posts).collect();
-            link.ports.push(Port {
-                driver,
-                free,
-                held: vec![Held::Nothing; limits.operations as usize].into(),
-                counters,
-            });
+            link.ports.push(Port::new(driver, limits, counters));
         }
         Ok(link)
     }
@@ -184,6 +172,16 @@ impl Link {
     /// # Errors
     /// See [`PostError`]; nothing was taken.
     pub fn post(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError> {
+        self.queue(lane, operations)?;
+        self.ring(lane);
+        Ok(())
+    }
+
+    /// [`post`](Self::post) without the doorbell: they leave together with what is queued until [`ring`](Self::ring).
+    ///
+    /// # Errors
+    /// As `post`.
+    pub fn queue(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError> {
         if self.is_down {
             return Err(PostError::Down);
         }
@@ -191,26 +189,35 @@ impl Link {
         for (index, operation) in operations.iter().enumerate() {
             job::check(operation).map_err(|why| PostError::Bad { index, why })?;
         }
-        if port.free.len() < operations.len() {
+        if port.room() < operations.len() {
             return Err(PostError::Full);
         }
-        for operation in operations {
-            let Some(mut job) = port.free.pop() else { return Err(PostError::Full) };
-            job.post(operation);
-            port.held[job.number as usize] = match operation {
-                Operation::Write { id, .. } | Operation::Read { id, .. } => Held::Operation(*id),
-                Operation::Send { .. } => Held::Message,
-            };
-            port.give(Order::Post(job));
-        }
-        port.ring();
+        operations.iter().for_each(|operation| port.post(operation));
         Ok(())
+    }
+
+    /// The doorbell of a lane: what was queued is begun.
+    pub fn ring(&mut self, lane: usize) {
+        self.ports.get_mut(lane).into_iter().for_each(Port::ring);
+    }
+
+    /// Has a task run: on the lane's thread, on lane 0 at once. It comes back by [`Event::Ran`], also if the link goes
+    /// down. The tasks of a lane run in their order; what is posted behind them does not wait for them, and between two of
+    /// them the lane sends and receives.
+    ///
+    /// # Errors
+    /// The task, if the link is down, there is no such lane, or as many as [`Limits::tasks`] have not come back from it.
+    pub fn run(&mut self, lane: usize, task: Box<ListTask>) -> Result<(), Box<ListTask>> {
+        match self.ports.get_mut(lane) {
+            Some(port) if !self.is_down => port.run(task),
+            _ => Err(task),
+        }
     }
 
     /// Operations that a lane has room for.
     #[must_use]
     pub fn room(&self, lane: usize) -> usize {
-        self.ports.get(lane).map_or(0, |port| port.free.len())
+        self.ports.get(lane).map_or(0, Port::room)
     }
 
     /// Moves what can be moved on lane 0, without waiting, and says what has happened on all lanes. True: something has,
@@ -271,6 +278,26 @@ impl Link {
         self.ports.iter().map(|port| port.counters.heard_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
+    /// When bytes last came by a lane, by [`now_ns`](Self::now_ns); 0 if never.
+    #[must_use]
+    pub fn lane_heard_ns(&self, lane: usize) -> u64 {
+        self.ports.get(lane).map_or(0, |port| port.counters.heard_ns.load(Ordering::Relaxed))
+    }
+
+    /// When the kernel last took bytes for a lane, by [`now_ns`](Self::now_ns); 0 if never.
+    #[must_use]
+    pub fn lane_sent_ns(&self, lane: usize) -> u64 {
+        self.ports.get(lane).map_or(0, |port| port.counters.spoke_ns.load(Ordering::Relaxed))
+    }
+
+    /// True if some of what was posted to a lane is not with the kernel: the lane has not come to it, the socket has no
+    /// room, or the other side owes as many answers as there can be. Answers to the other side do not count. Of a lane
+    /// with a thread it may be said a moment too long.
+    #[must_use]
+    pub fn is_sending(&self, lane: usize) -> bool {
+        self.ports.get(lane).is_some_and(Port::is_sending)
+    }
+
     /// Nanoseconds since the link was made.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
@@ -308,6 +335,7 @@ impl Link {
             moved = true;
             match news {
                 News::Done(job, result) => self.ports[lane].done(job, result, event),
+                News::Ran(task) => self.ports[lane].ran(task, event),
                 News::Message(buffer) => {
                     event(Event::Received { lane, bytes: &buffer.bytes[..buffer.len] });
                     self.ports[lane].give(Order::Read(buffer));
@@ -354,53 +382,5 @@ impl Drop for Link {
     }
 }
 
-impl Port {
-    fn give(&mut self, order: Order) {
-        match &mut self.driver {
-            Driver::Here(lane) => lane.obey(order),
-            Driver::Thread(thread) => thread.give(order),
-            Driver::Ended => {}
-        }
-    }
-
-    /// The doorbell: what was given is begun.
-    fn ring(&mut self) {
-        match &mut self.driver {
-            // What comes of it is told by `poll`.
-            Driver::Here(lane) => _ = lane.flush(),
-            Driver::Thread(thread) => thread.ring(),
-            Driver::Ended => {}
-        }
-    }
-
-    fn take_news(&mut self) -> Option<News> {
-        match &mut self.driver {
-            Driver::Here(lane) => lane.news.pop_front(),
-            Driver::Thread(thread) => thread.news.take(),
-            Driver::Ended => None,
-        }
-    }
-
-    fn done(&mut self, job: Box<Job>, result: Result<(), Failure>, event: &mut impl FnMut(Event<'_>)) {
-        let held = std::mem::replace(&mut self.held[job.number as usize], Held::Nothing);
-        self.free.push(job);
-        if let Held::Operation(id) = held {
-            event(Event::Completed { id, result });
-        }
-    }
-
-    /// The lane has stopped. What it has not done it never will.
-    fn end(&mut self, event: &mut impl FnMut(Event<'_>)) {
-        if let Driver::Thread(thread) = std::mem::replace(&mut self.driver, Driver::Ended) {
-            thread.join();
-        }
-        for held in &mut self.held {
-            if let Held::Operation(id) = std::mem::replace(held, Held::Nothing) {
-                event(Event::Completed { id, result: Err(Failure::Down) });
-            }
-        }
-    }
-}
-
-/// Operations or messages of a lane.
+/// Operations, messages or tasks of a lane.
 const COUNT_MAX: u32 = 1 << 16;

@@ -26,6 +26,8 @@ pub(super) struct Sending {
     pub unanswered: u32,
     unanswered_max: u32,
     next_id: u64,
+    /// Posts that the socket has as a whole.
+    pub sent_posts: u64,
     /// Whether the frame begun last was an answer: the two kinds take turns.
     answered_last: bool,
     /// Bytes that are sent page by page, after EFAULT.
@@ -46,6 +48,7 @@ impl Sending {
             unanswered: 0,
             unanswered_max: limits.unanswered,
             next_id: 0,
+            sent_posts: 0,
             answered_last: false,
             careful_bytes: 0,
             is_full: false,
@@ -96,6 +99,7 @@ impl Lane {
                     moved = true;
                     self.sending.careful_bytes = self.sending.careful_bytes.saturating_sub(sent);
                     self.sent(sent as u64);
+                    self.spoke();
                     self.sending.is_full = sent < bytes;
                     if sent < bytes {
                         break;
@@ -160,6 +164,7 @@ impl Lane {
     }
 
     fn frame_sent(&mut self, mut job: Box<Job>) {
+        self.sending.sent_posts += u64::from(!job.kind.is_answer());
         match job.kind {
             Kind::Read | Kind::WriteAcknowledged => {
                 job.cursor = super::job::Cursor::default();
