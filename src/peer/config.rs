@@ -99,7 +99,11 @@ impl Config {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), StartError> {
+    /// Whether peers could be started with it, as far as can be seen without listening.
+    ///
+    /// # Errors
+    /// As [`Peers::start`](super::Peers::start).
+    pub fn check(&self) -> Result<(), StartError> {
         if !self.limits.is_usable() {
             return Err(StartError::Limits(self.limits));
         }

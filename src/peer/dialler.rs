@@ -194,7 +194,7 @@ impl Thread {
         if let Some(event) = dial.down(now_ns).filter(|_| !was_down) {
             self.desk.give(event);
             if let Some(unsaid) = self.pace.next(Instant::now()) {
-                tracing::warn!(peer = %identity, reason = %failure, unsaid, "peer cannot be reached; tried again");
+                tracing::warn!(peer = %identity, reason = %failure, unsaid, "peer cannot be reached");
             }
         }
     }

@@ -214,6 +214,24 @@ impl Connected {
         let hold = Hold { epoch, post };
         Connected { identity, dialled, role, epoch, peer_epoch, version, features, limits, session, sockets, hold }
     }
+
+    /// A connection that nobody has authenticated, and whose end is told to nobody.
+    #[cfg(test)]
+    pub(crate) fn of_sockets(epoch: u64, sockets: Vec<OwnedFd>) -> Connected {
+        let limits = Limits { slot_bytes: 1 << 20, slots: 16, commands: 64, lanes: sockets.len() as u16 };
+        let agreed = Agreed {
+            role: Role::Responder,
+            identity: Identity([9; 16]),
+            epoch,
+            peer_epoch: epoch,
+            version: super::VERSION,
+            features: 0,
+            limits,
+            session: SessionKey(Default::default()),
+        };
+        let bell = Arc::new(bell().expect("an eventfd"));
+        Connected::new(agreed, None, sockets, Post { letters: mpsc::channel().0, bell })
+    }
 }
 
 fn bell() -> std::io::Result<OwnedFd> {

@@ -3,7 +3,7 @@
 use super::mac::{self, Use};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -12,7 +12,7 @@ pub const KEY_BYTES: usize = 32;
 
 /// One key, or two while keys are being changed: a responder takes either, an initiator means the first and then the
 /// second. To change keys, add the new one to every engine's file as the second line, then make it the first, then
-/// remove the old one. `openssl rand -hex 32` makes a key.
+/// remove the old one. [`make_key_file`] makes a key, and so does `openssl rand -hex 32`.
 #[derive(Debug)]
 pub struct Keys {
     keys: [Option<Key>; 2],
@@ -57,6 +57,26 @@ pub enum KeyError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// Writes a new key into a new file with mode 0600, and gives its name.
+///
+/// # Errors
+/// The file exists already or cannot be written, or the system has no random numbers.
+pub fn make_key_file(path: &Path) -> Result<KeyId, KeyError> {
+    let system = |source: io::Error| KeyError::System { path: path.to_owned(), source };
+    let mut secret = Zeroizing::new([0; KEY_BYTES]);
+    getrandom::fill(&mut *secret).map_err(|error| system(error.into()))?;
+    // One that is there may be in use by other engines.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| system(errno.into()))?;
+    let mut line = Zeroizing::new([b'\n'; 2 * KEY_BYTES + 1]);
+    for (pair, byte) in line.chunks_exact_mut(2).zip(&*secret) {
+        let digit = |value: u8| b"0123456789abcdef"[usize::from(value & 15)];
+        pair.copy_from_slice(&[digit(byte >> 4), digit(*byte)]);
+    }
+    std::fs::File::from(file).write_all(&*line).map_err(system)?;
+    Ok(Key::new(&secret).id())
 }
 
 impl Keys {
@@ -245,6 +265,17 @@ mod tests {
         }
         let shown = format!("{:?}", Keys::parse(format!("{HEX}\n{other}").as_bytes()).unwrap());
         assert!(!shown.contains("1e1F") && !shown.contains("30, 31") && !shown.contains("119"), "{shown}");
+    }
+
+    #[test]
+    fn a_key_that_was_made_is_read_by_its_maker_alone_and_is_never_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("key"), folder.path().join("other"));
+        let id = make_key_file(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Keys::read(&path).unwrap().nth(0).unwrap().id(), id);
+        assert!(make_key_file(&path).unwrap_err().to_string().contains("exists"));
+        assert_ne!(make_key_file(&other).unwrap(), id);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod handshake;
 mod keys;
 mod listener;
 mod mac;
+mod message;
 mod refusal;
 mod side;
 mod socket;
@@ -36,7 +37,8 @@ pub use endpoint::{ADDRESSES_MAX, ENDPOINT_BYTES_MAX, Endpoint, EndpointError, I
 pub use events::{Connected, Event, Events, Failure, Hold};
 pub use exchange::End;
 pub use handshake::{Agreed, Initiator, InitiatorStep, Joiner, Local, Responder, ResponderStep, Role, SessionKey};
-pub use keys::{KEY_BYTES, Key, KeyError, KeyId, Keys};
+pub use keys::{KEY_BYTES, Key, KeyError, KeyId, Keys, make_key_file};
+pub use message::{BadMessage, MESSAGE_BYTES_MAX, Message};
 pub use refusal::Refusal;
 pub use wire::{JoinClaim, LANES_MAX, Limits, Version};
 

@@ -35,6 +35,7 @@ pub(super) struct Batch {
     pub failure: Option<(Taken, Fault)>,
     /// How the completed descriptors' bytes travelled.
     pub done_by: Travelled,
+    pub stages: Stages,
     /// Spans so far.
     pub spans: u32,
     /// How it ended early; repeated by the RELEASED span.
@@ -63,6 +64,29 @@ impl Travelled {
             (false, true) => Route::GATHER,
             (true, true) => Route::HYBRID,
         }
+    }
+}
+
+/// Where the time of what went over a connection was spent, in ns; 0 is not known. Stages overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// Planning.
+    pub plan_ns: u64,
+    /// Until the owner started on the first command.
+    pub command_ns: u64,
+    /// Packing and unpacking, on both sides.
+    pub pack_ns: u64,
+    /// From the first post or command to the last byte in place.
+    pub window_ns: u64,
+}
+
+impl Stages {
+    /// What is under way at the same time takes as long as the longest.
+    pub(super) fn or(&mut self, other: &Stages) {
+        self.plan_ns = self.plan_ns.max(other.plan_ns);
+        self.command_ns = self.command_ns.max(other.command_ns);
+        self.pack_ns = self.pack_ns.max(other.pack_ns);
+        self.window_ns = self.window_ns.max(other.window_ns);
     }
 }
 

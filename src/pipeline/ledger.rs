@@ -1,6 +1,6 @@
 //! The batches of one ring.
 
-use super::batch::{Batch, Flight, FlightState, NONE, Phase, Taken, Travelled};
+use super::batch::{Batch, Flight, FlightState, NONE, Phase, Stages, Taken, Travelled};
 use super::slab::Slab;
 use crate::plan::Fault;
 use ring_abi::{SPANS_PER_BATCH, Span, SpanFlags, Status};
@@ -174,6 +174,7 @@ impl Ledger {
             in_flight: 0,
             failure: None,
             done_by: Travelled::default(),
+            stages: Stages::default(),
             spans: 0,
             end_status: Status::OK,
             tail_status: Status::NOT_DONE,
@@ -280,9 +281,30 @@ impl Ledger {
 
     /// A transfer that was just [started](Self::start) goes through staging slots.
     pub fn gathers(&mut self, id: TransferId) {
+        self.travelled(id, false, true);
+    }
+
+    /// How a transfer's bytes have travelled.
+    pub fn travelled(&mut self, id: TransferId, direct: bool, gathered: bool) {
         if let Some(flight) = self.flights.get_mut(id.0) {
-            flight.travels = Travelled { direct: false, gathered: true };
+            flight.travels = Travelled { direct, gathered };
         }
+    }
+
+    /// Where a transfer's time was spent.
+    pub fn spent(&mut self, id: TransferId, stages: &Stages) {
+        let batch = self.flights.get(id.0).map(|flight| flight.batch);
+        if let Some(batch) = batch.and_then(|at| self.batches.get_mut(at)) {
+            batch.stages.or(stages);
+        }
+    }
+
+    /// True if this transfer is the last one in flight of the open batch: what [completes](Self::complete) now is shown as
+    /// done when it is.
+    #[must_use]
+    #[inline]
+    pub fn follows(&self, id: TransferId) -> bool {
+        self.open.and_then(|at| self.batches.get(at)).is_some_and(|batch| batch.tail == id.0)
     }
 
     /// The descriptor taken last cannot be done.

@@ -18,6 +18,7 @@ mod slots;
 mod spans;
 mod works;
 
+pub use batch::Stages;
 pub use ledger::{Ledger, Outcome, TransferId};
 pub use messages::{BatchId, Chunk, ChunkId, LINK_LOST, Landing, Origin, Reply, Request, WorkFault, WorkId};
 pub use owner::{LinkId, Owner, OwnerAction, OwnerCounters, OwnerLimits};

@@ -1,6 +1,6 @@
 //! What a batch's spans say.
 
-use super::batch::{Batch, Phase};
+use super::batch::{Batch, Phase, Stages};
 use ring_abi::{Field, Route, Span, SpanFlags, Stage, Status};
 
 impl Batch {
@@ -93,10 +93,20 @@ impl Batch {
     pub(super) fn timed(&self, from: u64, to: u64, now_ns: u64) -> Span {
         let started = self.started_ns.unwrap_or(self.taken_ns);
         let route = self.done_by.route();
+        let Stages { plan_ns, command_ns, pack_ns, window_ns } = self.stages;
+        // On one host the copying is all there is.
+        let window_ns = match (window_ns, route) {
+            (0, Route::NONE) => 0,
+            (0, _) => now_ns.saturating_sub(started),
+            (known, _) => known,
+        };
         Span {
             route: route.0,
             queue_ns: saturating(started, self.taken_ns),
-            window_ns: if route == Route::NONE { 0 } else { saturating(now_ns, started) },
+            plan_ns: saturating(plan_ns, 0),
+            command_ns: saturating(command_ns, 0),
+            pack_ns: saturating(pack_ns, 0),
+            window_ns: saturating(window_ns, 0),
             total_ns: saturating(now_ns, self.taken_ns),
             ..self.bare(from, to)
         }
