@@ -40,7 +40,7 @@ mod pace;
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]
 pub mod pack;
-// Nothing uses it yet but its tests; not part of the interface.
+// Public for its tests. What belongs to the interface, `engine` gives out.
 #[cfg(not(scatter_ring_loom))]
 #[doc(hidden)]
 pub mod peer;

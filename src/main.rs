@@ -22,6 +22,7 @@ enum Command {
     Bench(command::bench::Args),
     Explain(command::explain::Args),
     Regret(command::regret::Args),
+    Key(command::key::Args),
     /// The process that has the table, of `demo` and `bench`.
     #[command(hide = true)]
     Owner(command::owner::Args),
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Some(Command::Bench(args)) => command::bench::run(&args),
         Some(Command::Explain(args)) => command::explain::run(&args),
         Some(Command::Regret(args)) => command::regret::run(&args),
+        Some(Command::Key(args)) => command::key::run(&args),
         Some(Command::Owner(args)) => command::owner::run(&args),
         Some(Command::DemoClient(args)) => command::demo_client::run(&args),
     };

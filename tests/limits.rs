@@ -280,7 +280,8 @@ type Refused = (Status, fn(&mut RawClient, u64) -> Message);
 #[test]
 fn each_kind_of_refusal_has_its_counter() {
     const KINDS: &[Refused] = &[
-        (Status::INVALID_SETTING, |client, _| client.ask(Kind::OPEN, &[1, 1], "x", &[])),
+        (Status::INVALID_SETTING, |client, _| client.ask(Kind::OPEN, &[1, 0, 1], "x", &[])),
+        (Status::UNSUPPORTED, |client, _| client.ask(Kind::OPEN, &[1, 1], "x", &[])),
         (Status::UNKNOWN_REGION, |client, _| client.ask(Kind::CLOSE, &[77], "", &[])),
         (Status::NO_RIGHT, |client, read_only| client.ask(Kind::EXPORT, &[read_only, 3], "x", &[])),
         (Status::BAD_FD, |client, _| client.ask(Kind::REGISTER, &[4096, 1], "", &[])),

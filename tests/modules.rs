@@ -21,10 +21,28 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // `cost` for the profile that its calibration fills.
     ("pack", &["plan", "region", "ring", "sync", "cost"]),
     // `ring` and `sync` because lanes with a thread are fed as workers are.
-    ("link", &["region", "ring", "sync"]),
+    // `pack` because they pack what they send and unpack what came.
+    ("link", &["region", "ring", "sync", "pack"]),
     // `sync` for the client's sleep word.
     ("completion", &["ring", "sync", "pipeline"]),
-    ("engine", &["sync", "ring", "region", "attach", "plan", "pipeline", "pack", "completion", "stats", "pace"]),
+    (
+        "engine",
+        &[
+            "sync",
+            "ring",
+            "region",
+            "attach",
+            "plan",
+            "cost",
+            "pipeline",
+            "pack",
+            "completion",
+            "stats",
+            "pace",
+            "link",
+            "peer",
+        ],
+    ),
     // `sync` for the pause of a waiting thread. Never plan, pipeline, completion or engine.
     ("client", &["ring", "region", "attach", "sync"]),
     ("stats", &["sync"]),
@@ -33,8 +51,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("owner", &["ring", "region", "attach", "pack", "sync"]),
     // Drives the machines of a link in virtual time.
     ("sim", &["plan", "cost", "pipeline"]),
-    // Authenticated connections to other engines, and nothing of what is sent on them.
-    ("peer", &["pace"]),
+    // Authenticated connections to other engines, and the words that are spoken on them: those of a link's pipeline.
+    ("peer", &["pace", "plan", "pipeline"]),
     // The binary: it uses the library from outside.
     ("command", &[]),
 ];
@@ -57,6 +75,7 @@ const UNSAFE: &[(&str, usize)] = &[
     // The copies that it times, and taking their sources out of the caches.
     ("pack/calibrate.rs", 3),
     ("pack/expansion.rs", 2),
+    ("pack/list_task.rs", 1),
     ("pack/lists.rs", 11),
     ("pack/lookup.rs", 5),
     ("pack/pieces.rs", 16),
@@ -80,6 +99,7 @@ const UNSAFE: &[(&str, usize)] = &[
 const ATOMICS: &[(&str, &str)] = &[
     ("region/copy/load.rs", "index words, relaxed, in memory that only the kernel shares"),
     ("region/memory.rs", "a flag: withdrawn by its owner"),
+    ("engine/remote/region.rs", "a flag: withdrawn by its owner, or its connection is gone"),
     ("client/memory.rs", "counters: how many batches use a region"),
     ("client/produce.rs", "counters: how many batches use a region"),
     ("client/session.rs", "a flag: the session is over"),

@@ -6,7 +6,7 @@ mod support;
 use ring_abi::{Kind, Status};
 use scatter_ring::client::Client;
 use scatter_ring::region::Rights;
-use serving::{Engine, Place, attach, connect, output, refused, serve, set_mode, text};
+use serving::{Engine, Place, attach, connect, output, refused, scatter_ring, serve, set_mode, text};
 
 #[test]
 fn settings_come_from_the_file_and_options_win() {
@@ -49,6 +49,48 @@ fn settings_come_from_the_file_and_options_win() {
 }
 
 #[test]
+fn peers_are_there_if_the_file_or_an_option_says_anything_of_them() {
+    let place = Place::new();
+    let key = place.path("key");
+    let made = output(scatter_ring().arg("key").arg(&key));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let peers = |config: &str, more: &[&str]| {
+        let output = output(place.serve(config).arg("--check-config").args(more));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said: toml::Table = text(&output.stdout).parse().unwrap();
+        said.get("peers").map(ToString::to_string)
+    };
+    assert_eq!(peers("", &[]), None);
+    let nowhere = peers("[peers]", &[]).unwrap();
+    for part in
+        ["listen = []", "key_file = \"\"", "congestion = \"\"", "lanes = 3", "slot_bytes = 262144", "connections = 64"]
+    {
+        assert!(nowhere.contains(part), "{part:?} is not in: {nowhere}");
+    }
+    let key = key.to_str().unwrap();
+    let congestion = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+    let options = ["--peer-listen", "127.0.0.1:1", "--peer-listen", "[::1]:2", "--peer-keys", key];
+    let options = [&options[..], &["--peer-congestion", congestion.trim()]].concat();
+    let with_file = "[peers]\nlisten = [\"127.0.0.1:3\"]\nkey_file = \"none\"\ncongestion = \"none\"\nslots = 5\n";
+    for (config, slots) in [("", "slots = 16"), (with_file, "slots = 5")] {
+        let said = peers(config, &options).unwrap();
+        for part in ["listen = [\"127.0.0.1:1\", \"[::1]:2\"]", key, congestion.trim(), slots] {
+            assert!(said.contains(part), "{part:?} is not in: {said}");
+        }
+    }
+    for option in [["--peer-listen", "127.0.0.1:0"], ["--peer-keys", key], ["--peer-congestion", congestion.trim()]] {
+        assert!(peers("", &option).is_some(), "{option:?}");
+    }
+    let reachable = ["--peer-listen", "192.0.2.1:1", "--check-config"];
+    refused(
+        place.serve("").args(reachable),
+        &["192.0.2.1:1 can be reached from other hosts: listening there needs a key"],
+    );
+    assert!(output(place.serve("").args(reachable).args(["--peer-keys", key])).status.success());
+    refused(place.serve("").args(["--peer-listen", "here"]), &["--peer-listen", "invalid socket address"]);
+}
+
+#[test]
 fn wrong_settings_are_refused_with_file_line_and_key() {
     let place = Place::new();
     place.file("empty", "");
@@ -76,6 +118,25 @@ fn wrong_settings_are_refused_with_file_line_and_key() {
         ("[tables]\nrows = \"/\"", &[":2: tables.rows = \"/\": is not a file"]),
         ("[tables]\n\"\" = \"/etc/passwd\"", &["a table's name has 1 to 168 bytes"]),
         ("workers = ", &["line 1"]),
+        (
+            "[peers]\nlisten = [\"localhost:1\"]",
+            &[":2: peers.listen = \"localhost:1\": must be an IP address and a port"],
+        ),
+        ("[peers]\nadvertise = [\"127.0.0.1\"]", &[":2: peers.advertise = \"127.0.0.1\": must be an IP address and"]),
+        ("[peers]\nlisten = [\"192.0.2.1:1\"]", &["192.0.2.1:1 can be reached from other hosts", "needs a key file"]),
+        ("[peers]\nlisten = [\"0.0.0.0:1\"]", &["0.0.0.0:1 means every address", "`advertise`"]),
+        ("[peers]\nkey_file = \"/no/such/key\"", &["key file /no/such/key: No such file"]),
+        ("[peers]\nkey_file = \"/etc/passwd\"", &["key file /etc/passwd: is open to its group or to others"]),
+        ("[peers]\ncongestion = \"none\"", &["congestion control \"none\""]),
+        ("[peers]\nlanes = 0", &[":2: peers.lanes = 0: must be from 1 to 16"]),
+        ("[peers]\nlanes = 17", &["peers.lanes = 17"]),
+        ("[peers]\nslots = 1025", &["peers.slots = 1025: must be from 1 to 1024"]),
+        ("[peers]\nowner_slots = 4097", &["peers.owner_slots = 4097"]),
+        ("[peers]\nconnections = 0", &["peers.connections = 0"]),
+        ("[peers]\nslot_bytes = \"5000 MiB\"", &["peers.slot_bytes = \"5000 MiB\""]),
+        ("[peers]\nslot_bytes = \"8 KiB\"", &["slot_bytes: 8192, must be from 16384 to 16777216"]),
+        ("[peers]\nslot_bytes = 16385", &["slot_bytes: 16385, must be a multiple of 4096"]),
+        ("[peers]\ndead_after = 1", &["unknown field `dead_after`"]),
     ] {
         refused(place.serve(config).arg("--check-config"), parts);
         refused(&mut place.serve(config), parts);
@@ -142,8 +203,10 @@ fn keys(table: &toml::Table) -> Vec<String> {
 #[test]
 fn the_example_file_has_every_key_with_its_default() {
     let example = include_str!("../dist/scatter-ring.toml");
-    // A line `#key = value` is a key; text for people has a space behind the mark.
-    let is_key = |line: &&str| line.starts_with('#') && line[1..].starts_with(|c: char| c.is_ascii_lowercase());
+    // A line `#key = value` is a key, and `#[section]` a section that changes something even if it is empty; text for
+    // people has a space behind the mark.
+    let is_key =
+        |line: &&str| line.starts_with('#') && line[1..].starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     assert!(example.lines().filter(is_key).count() > 10);
     let lines = example.lines().map(|line| if is_key(&line) { &line[1..] } else { line });
     let uncommented = lines.collect::<Vec<_>>().join("\n");
@@ -153,9 +216,10 @@ fn the_example_file_has_every_key_with_its_default() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    let defaults = check("");
+    assert_eq!(check(example), check(""), "as it is, it changes nothing");
+    let defaults = check("[peers]");
+    assert_ne!(defaults, check(""));
     assert_eq!(check(&uncommented), defaults);
-    assert_eq!(check(example), defaults, "as it is, it changes nothing");
     assert_eq!(keys(&uncommented.parse().unwrap()), keys(&defaults.parse().unwrap()));
 }
 

@@ -128,7 +128,7 @@ impl Features {
     pub const EXTENSION: u64 = 1 << 2;
     /// The NOTIFY opcode.
     pub const NOTIFY: u64 = 1 << 3;
-    /// Regions of other hosts.
+    /// Regions of other engines: [`Kind::CONNECT`], and [`Kind::OPEN`] with the number of a peer.
     pub const PEERS: u64 = 1 << 4;
     /// Memory that is packed and unpacked by the process that owns it: [`Kind::STAGE`], [`Kind::LEND`].
     pub const STAGED: u64 = 1 << 5;

@@ -38,7 +38,8 @@ impl Kind {
     pub const REGISTER: Kind = Kind(2);
     /// Gives a region a name by which others can open it. args: handle; rights. name.
     pub const EXPORT: Kind = Kind(3);
-    /// Opens an export. args: rights wanted. name. Answer: handle; bytes; rights.
+    /// Opens an export. args: rights wanted; whose export it is: the number of a peer, as CONNECT gave it, or 0 for this
+    /// engine. name. Answer: handle; bytes; rights.
     pub const OPEN: Kind = Kind(4);
     /// Ends a registration or an opening. args: handle. Answered when nobody touches the memory any more.
     pub const CLOSE: Kind = Kind(5);
@@ -49,6 +50,10 @@ impl Kind {
     pub const STAGE: Kind = Kind(7);
     /// Makes memory that the engine cannot map a region of this owner session. args: bytes; rights. Answer: handle.
     pub const LEND: Kind = Kind(8);
+    /// Asks for a connection to another engine, a peer. name: its endpoint as text. Answered when there is a connection, or
+    /// when it has been tried for some seconds in vain. Answer: the peer's number, not 0; the same for every session of this
+    /// engine, as long as the engine runs.
+    pub const CONNECT: Kind = Kind(9);
     /// Set in the answer to a message of that kind.
     pub const ANSWER: u16 = 0x8000;
 

@@ -90,6 +90,8 @@ statuses! {
     STOPPING = -42, "engine is stopping";
     /// The other side is not allowed to attach.
     NOT_ALLOWED = -43, "not allowed";
+    /// There is no connection to the engine that was asked for, and none could be made.
+    PEER_UNREACHABLE = -44, "no connection to the peer";
 
     /// Client side only: the engine is gone.
     ENGINE_LOST = -64, "engine lost";

@@ -1,7 +1,7 @@
 //! Regions as a client sees them.
 
 use super::session::Session;
-use super::{Client, ClientError};
+use super::{Client, ClientError, Peer};
 use crate::attach::{self, AttachError};
 use crate::region::{self, Backing, Huge, RegionError, Rights};
 use ring_abi::{Handle, Kind, Message, NAME_BYTES_MAX, Status};
@@ -35,6 +35,9 @@ struct Inner {
     last_writer: AtomicU64,
     closed: AtomicBool,
 }
+
+/// In the place of a peer's number.
+const THIS_ENGINE: u64 = 0;
 
 /// A batch's count on a region; the region stays as long as it lives.
 #[derive(Debug)]
@@ -253,8 +256,35 @@ impl Client {
     /// # Errors
     /// No such export, or it does not grant what is wanted.
     pub fn open(&self, name: &str, rights: Rights) -> Result<Region, ClientError> {
+        self.open_of(THIS_ENGINE, name, rights)
+    }
+
+    /// Memory that a client of a peer, or the peer itself, has exported under this name, for batches only: as if it were
+    /// this engine's. A peer that is lost takes its regions with it: batches then fail with
+    /// [`REGION_GONE`](Status::REGION_GONE), and the export is opened anew when there is [a connection](Self::connect) again.
+    ///
+    /// ```no_run
+    /// use scatter_ring::client::Client;
+    /// use scatter_ring::region::Rights;
+    ///
+    /// let mut client = Client::attach("/run/scatter-ring/socket")?;
+    /// // What `scatter-ring serve` on the other host has printed, or `Engine::endpoint` has given.
+    /// let peer = client.connect(&std::env::var("TABLES_ENDPOINT")?)?;
+    /// let table = client.open_at(peer, "embeddings", Rights::READ)?;
+    /// let out = client.allocate(3 * 264)?;
+    /// client.read_rows(&table, 264, &[7, 0, 99_999], &out, 0)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`PEER_UNREACHABLE`](Status::PEER_UNREACHABLE) if there is no connection any more.
+    pub fn open_at(&self, peer: Peer, name: &str, rights: Rights) -> Result<Region, ClientError> {
+        self.open_of(peer.0, name, rights)
+    }
+
+    fn open_of(&self, peer: u64, name: &str, rights: Rights) -> Result<Region, ClientError> {
         check_name(name)?;
-        let answer = self.ask(Kind::OPEN, &[rights.bits()], name, &[])?;
+        let answer = self.ask(Kind::OPEN, &[rights.bits(), peer], name, &[])?;
         let handle = self.handle(&answer)?;
         let bytes = answer.args[1];
         let granted = Rights::from_bits(answer.args[2]).filter(|granted| granted.covers(rights));

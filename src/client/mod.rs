@@ -36,6 +36,7 @@ mod calls;
 mod error;
 mod memory;
 mod outcome;
+mod peer;
 mod pending;
 mod produce;
 mod rows;
@@ -46,6 +47,7 @@ pub use batch::Batch;
 pub use error::{BatchError, ClientError, PushError};
 pub use memory::Region;
 pub use outcome::{Outcome, Times};
+pub use peer::Peer;
 pub use pending::Ticket;
 pub use rows::{Missing, RowNumbers, Rows, Tile};
 
@@ -77,7 +79,7 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { sq_capacity: 4096, cq_capacity: 1024, start_position: 0, spin: Duration::from_micros(50) }
+        Setup { sq_capacity: 4096, cq_capacity: 1024, start_position: 0, spin: Duration::from_micros(200) }
     }
 }
 

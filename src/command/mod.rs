@@ -6,6 +6,7 @@ pub mod demo;
 pub mod demo_client;
 pub mod explain;
 mod file;
+pub mod key;
 mod machine;
 pub mod owner;
 mod place;

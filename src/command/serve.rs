@@ -4,6 +4,7 @@ mod events;
 mod file;
 mod logs;
 mod manager;
+mod peers;
 mod settings;
 mod tables;
 
@@ -14,6 +15,7 @@ use ring_abi::Status;
 use scatter_ring::engine::{Counters, Engine, RunningEngine};
 use settings::Settings;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -44,7 +46,7 @@ pub struct Args {
     /// Threads that copy, besides the one that serves the rings [default: processors - 1, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=256))]
     workers: Option<u16>,
-    /// How long threads without work spin before they sleep [default: 50]
+    /// How long threads without work spin before they sleep [default: 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     spin_us: Option<u32>,
     /// Most clients at a time [default: 64]
@@ -53,6 +55,18 @@ pub struct Args {
     /// Serve a file's bytes as a table of this name, read-only; may be given several times
     #[arg(long = "table", value_name = "NAME=FILE", value_parser = name_and_file)]
     tables: Vec<(String, PathBuf)>,
+    /// Let other engines connect at this address, as 192.0.2.7:7711, [::1]:7711 or 127.0.0.1:0; may be given several times
+    ///
+    /// Programs of those engines can then open what is exported here, and the other way round. What they connect by is
+    /// printed in a line of its own. An address that other hosts can reach needs --peer-keys.
+    #[arg(long, value_name = "ADDRESS")]
+    peer_listen: Vec<SocketAddr>,
+    /// The key that engines prove to each other: see `scatter-ring key`
+    #[arg(long, value_name = "FILE")]
+    peer_keys: Option<PathBuf>,
+    /// The kernel's congestion control for connections to other engines [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    peer_congestion: Option<String>,
     /// How the log on standard error looks
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log: Format,
@@ -70,6 +84,7 @@ Examples:
   scatter-ring serve --socket /tmp/mine/socket --workers 2
   scatter-ring serve --spin-us 0         Never spin: slower answers, no processor time while idle
   scatter-ring serve --table users=/data/users.bin
+  scatter-ring serve --table users=/data/users.bin --peer-keys /etc/scatter-ring.key --peer-listen 192.0.2.7:7711
   scatter-ring serve --config /etc/scatter-ring.toml --check-config
 
 Exit status: 0 stopped as asked, 1 failed or stopped by a second signal, 2 wrong options or settings";
@@ -91,7 +106,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // Before anybody can know that there is something to stop.
     let events = events::events(args.with_parent, engine.watch())?;
     engine.listen(&settings.socket)?;
-    let served = announce(&settings).and_then(|()| until_stop(&events, || report(&engine.counters(), &log)));
+    let served = announce(&settings, &engine).and_then(|()| until_stop(&events, || report(&engine.counters(), &log)));
     // Clients of a parent that has ended have ended too.
     let within = if args.with_parent { Duration::ZERO } else { settings.stop_within() };
     match &served {
@@ -107,11 +122,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     served.map(|_| ())
 }
 
-fn announce(settings: &Settings) -> Result<(), Failure> {
+fn announce(settings: &Settings, engine: &RunningEngine) -> Result<(), Failure> {
     let config = settings.engine();
     let (socket, sessions) = (settings.socket.display(), config.limits.sessions);
     let workers = config.workers;
     print(&format!("scatter-ring: serving at {socket} ({workers} copy workers, at most {sessions} clients)\n"))?;
+    if let Some(endpoint) = engine.endpoint() {
+        print(&format!("scatter-ring: peers connect to {endpoint}\n"))?;
+    }
     // Quoted, so that nothing in it is a line of its own.
     manager::tell(&format!("READY=1\nSTATUS=serving at {:?}\n", settings.socket));
     Ok(())
@@ -169,6 +187,10 @@ fn report(counters: &Counters, log: &Log) {
         batches = by_status(&counters.batches),
         batches_cut = counters.batches_cut,
         refused = by_status(&counters.refused),
+        peers = counters.peers_connected.saturating_sub(counters.peers_ended),
+        peers_connected = counters.peers_connected,
+        peers_unreachable = counters.peers_unreachable,
+        peer_opens_refused = counters.peer_opens_refused,
         log_lines_lost = log.lines_lost(),
         "served so far"
     );

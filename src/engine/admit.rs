@@ -1,6 +1,5 @@
 //! Who may attach, and what is made for him.
 
-use super::FEATURES;
 use super::config::Limits;
 use super::control::{Attached, Control, Listener, Refusal};
 use super::mail::Command;
@@ -154,7 +153,8 @@ impl Control {
             let text = format!("client ABI {:#x}, engine ABI {:#x}", abi, abi_word());
             return Err(Refusal::new(Status::VERSION_MISMATCH, text));
         }
-        let missing = Features(features).missing_in(FEATURES);
+        let offered = self.features();
+        let missing = Features(features).missing_in(offered);
         if !missing.is_empty() {
             return Err(Refusal::new(Status::MISSING_FEATURE, format!("feature bits {:#x}", missing.0)));
         }
@@ -171,7 +171,7 @@ impl Control {
                 return Err(Refusal::new(Status::LIMIT_EXCEEDED, text));
             }
         }
-        let header = Header::new(sq_capacity, cq_capacity, FEATURES, epoch(id), start_position);
+        let header = Header::new(sq_capacity, cq_capacity, offered, epoch(id), start_position);
         let no_memory = |error: AttachError| Refusal::new(Status::NO_MEMORY, error.to_string());
         let failed = |operation| move |errno| no_memory(AttachError::system(operation)(errno));
         let (areas, [submit, complete]) = EngineAreas::create(&header).map_err(no_memory)?;
@@ -184,7 +184,7 @@ impl Control {
                 .map_err(failed("creating the wake socket"))?;
         let wires = Wires { doorbell, wake };
         let session = Session::new(id, areas, wires, cq_capacity, &self.limits, self.stats.clone());
-        let answer = question.answer(Status::OK, [abi_word(), FEATURES.0, capacities, header.epoch, 0, 0, 0, 0]);
+        let answer = question.answer(Status::OK, [abi_word(), offered.0, capacities, header.epoch, 0, 0, 0, 0]);
         Ok((session, answer, [submit, complete, doorbell_for_client, wake_for_client]))
     }
 

@@ -1,6 +1,12 @@
 //! How an engine runs, and what its clients may take from it.
 
+use super::EngineError;
+use super::remote::RemoteConfig;
+use crate::peer::{self, Keys, LANES_MAX};
 use crate::region::Trust;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How an engine runs.
@@ -18,6 +24,40 @@ pub struct Config {
     pub trust: Trust,
     /// What clients may take.
     pub limits: Limits,
+    /// How this engine meets others. `None`: not at all, and whatever clients ask about peers is refused with
+    /// [`UNSUPPORTED`](ring_abi::Status::UNSUPPORTED).
+    pub peers: Option<PeerSettings>,
+}
+
+/// How an engine meets others, and what is made for each connection: `slots` slots of `slot_bytes` bytes on either side for
+/// each direction, a thread for each lane but the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// Where to listen; without any, this engine only connects to others. Port 0 lets the kernel choose. Without a key file
+    /// only loopback addresses.
+    pub listen: Vec<SocketAddr>,
+    /// What others are told to connect to ([`Endpoint`](super::Endpoint)). If empty, what is listened on; if that is an
+    /// address that means every address, these must be given.
+    pub advertise: Vec<SocketAddr>,
+    /// The keys that engines share: one a line, 64 hexadecimal digits, or two while they are changed; readable by its owner
+    /// alone. [`make_key_file`](super::make_key_file) makes one. `None`: nobody proves anything, and only loopback addresses
+    /// are listened on and connected to.
+    pub key_file: Option<PathBuf>,
+    /// The kernel's congestion control for connections, by name. `None`: the system's choice.
+    pub congestion: Option<String>,
+    /// Sockets of a connection, 1 to 16: the poller drives the first, for what is small; the others have a thread each.
+    pub lanes: u16,
+    /// Bytes of a slot, and most that is moved at once: whole pages of 4,096 bytes, 16 KiB to 16 MiB.
+    pub slot_bytes: u32,
+    /// Slots of a connection for each direction, 1 to 1,024.
+    pub slots: u32,
+    /// Slots in which this engine packs what others ask for, all connections together, 1 to 4,096.
+    pub owner_slots: u32,
+    /// Connections at once, and engines that are dialled, 1 to 1,024.
+    pub connections: u32,
+    /// A connection on which nothing comes for so long although something should is given up: 50 ms to 2.5 s. Noticing it
+    /// takes up to half a second more.
+    pub dead_after: Duration,
 }
 
 /// What clients may take from an engine. What goes beyond is refused with
@@ -42,18 +82,128 @@ pub struct Limits {
 }
 
 impl Default for Config {
-    /// One worker less than there are processors, at most 4; 50 us; this user and root only; sealed files only.
+    /// One worker less than there are processors, at most 4; 200 us; this user and root only; sealed files only; no peers.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Config {
             workers: (processors - 1).min(4),
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(200),
             users: Vec::new(),
             trust: Trust::Sealed,
             limits: Limits::default(),
+            peers: None,
         }
     }
 }
+
+impl Default for PeerSettings {
+    /// Listens nowhere, has no keys. 3 lanes; 16 slots of 256 KiB for each direction, and 16 to pack in; 64 connections; 2.5 s.
+    fn default() -> Self {
+        PeerSettings {
+            listen: Vec::new(),
+            advertise: Vec::new(),
+            key_file: None,
+            congestion: None,
+            lanes: 3,
+            slot_bytes: 256 << 10,
+            slots: 16,
+            owner_slots: 16,
+            connections: 64,
+            dead_after: DEAD_AFTER_MAX,
+        }
+    }
+}
+
+impl PeerSettings {
+    /// Values of [`lanes`](Self::lanes).
+    pub const LANES: RangeInclusive<u16> = 1..=LANES_MAX;
+    /// Values of [`slot_bytes`](Self::slot_bytes), in steps of 4,096.
+    pub const SLOT_BYTES: RangeInclusive<u32> = 16 << 10..=16 << 20;
+    /// Values of [`slots`](Self::slots).
+    pub const SLOTS: RangeInclusive<u32> = 1..=1024;
+    /// Values of [`owner_slots`](Self::owner_slots).
+    pub const OWNER_SLOTS: RangeInclusive<u32> = 1..=4096;
+    /// Values of [`connections`](Self::connections).
+    pub const CONNECTIONS: RangeInclusive<u32> = 1..=1024;
+
+    /// Whether an engine could start with them, as far as can be seen without listening; reads the key file.
+    ///
+    /// # Errors
+    /// A value out of its range, a key file that cannot be used, an address that needs a key, an unknown congestion control.
+    pub fn check(&self) -> Result<(), EngineError> {
+        Ok(self.peer_config()?.check()?)
+    }
+
+    /// What the thread that listens and dials is started with.
+    pub(super) fn peer_config(&self) -> Result<peer::Config, EngineError> {
+        self.check_values()?;
+        let keys = self.key_file.as_deref().map(Keys::read).transpose()?;
+        Ok(peer::Config {
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            keys,
+            limits: peer::Limits {
+                slot_bytes: self.slot_bytes.into(),
+                slots: self.slots,
+                commands: COMMANDS,
+                lanes: self.lanes,
+            },
+            congestion: self.congestion.clone(),
+            connections_max: self.connections as usize,
+            ..peer::Config::new()?
+        })
+    }
+
+    /// What the poller makes for connections.
+    pub(super) fn remote(&self, spin: Duration) -> RemoteConfig {
+        RemoteConfig {
+            connections: self.connections,
+            slot_bytes: self.slot_bytes,
+            slots: self.slots,
+            owner_slots: self.owner_slots,
+            dead_after_ns: self.dead_after.as_nanos() as u64,
+            spin,
+        }
+    }
+
+    fn check_values(&self) -> Result<(), EngineError> {
+        let wrong = |text: String| Err(EngineError::PeerSetting(text));
+        if !Self::LANES.contains(&self.lanes) {
+            return wrong(format!("lanes: {}, must be from 1 to {LANES_MAX}", self.lanes));
+        }
+        let numbers = [
+            ("slot_bytes", self.slot_bytes, Self::SLOT_BYTES),
+            ("slots", self.slots, Self::SLOTS),
+            ("owner_slots", self.owner_slots, Self::OWNER_SLOTS),
+            ("connections", self.connections, Self::CONNECTIONS),
+        ];
+        if let Some((name, value, range)) = numbers.into_iter().find(|(_, value, range)| !range.contains(value)) {
+            return wrong(format!("{name}: {value}, must be from {} to {}", range.start(), range.end()));
+        }
+        if !self.slot_bytes.is_multiple_of(PAGE_BYTES) {
+            return wrong(format!("slot_bytes: {}, must be a multiple of {PAGE_BYTES}", self.slot_bytes));
+        }
+        if !(DEAD_AFTER_MIN..=DEAD_AFTER_MAX).contains(&self.dead_after) {
+            let (least, most) = (DEAD_AFTER_MIN, DEAD_AFTER_MAX);
+            return wrong(format!("dead_after: {:?}, must be from {least:?} to {most:?}", self.dead_after));
+        }
+        if self.advertise.is_empty()
+            && let Some(address) = self.listen.iter().find(|address| address.ip().is_unspecified())
+        {
+            return wrong(format!(
+                "listen: {address} means every address of this host: say in `advertise` which ones others connect to"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Commands of one peer outstanding.
+const COMMANDS: u32 = 64;
+const PAGE_BYTES: u32 = 4096;
+const DEAD_AFTER_MIN: Duration = Duration::from_millis(50);
+/// A peer that is gone is to be noticed within three seconds, and looking for it takes some of them.
+const DEAD_AFTER_MAX: Duration = Duration::from_millis(2500);
 
 impl Default for Limits {
     /// 64 sessions; rings of 65,536 slots; 4,096 regions of as many bytes as a machine can have; 1,024 batches; 1 GiB held.

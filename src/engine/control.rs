@@ -5,6 +5,7 @@ use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
 use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, Watcher, ring_bell};
 use super::memory::Memory;
+use super::peers::Peering;
 use super::session::Shown;
 use crate::attach::{AttachError, Received, Socket};
 use crate::pace::Pace;
@@ -91,6 +92,8 @@ pub(super) struct Control {
     pub(super) next_session: u64,
     pub(super) exports: HashMap<String, Export>,
     pub(super) closings: Vec<Closing>,
+    /// `None`: this engine meets no others.
+    pub(super) peering: Option<Peering>,
     commands: Sender<Command>,
     poller_bell: Arc<OwnedFd>,
     inbox: Inbox,
@@ -103,8 +106,9 @@ pub(super) struct Control {
 /// A connection that has not said HELLO for so long is closed.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
 
-/// Tokens of the bell and of listeners among session numbers in epoll events.
+/// Tokens of the bells and of listeners among session numbers in epoll events.
 const BELL: u64 = u64::MAX;
+const PEERS: u64 = u64::MAX - 1;
 const LISTENERS: u64 = 1 << 63;
 
 impl Control {
@@ -114,9 +118,13 @@ impl Control {
         commands: Sender<Command>,
         poller_bell: Arc<OwnedFd>,
         inbox: Inbox,
+        peering: Option<Peering>,
     ) -> io::Result<(Control, ControlHandle)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*inbox.bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        if let Some(bell) = peering.as_ref().and_then(Peering::bell) {
+            epoll::add(&epoll, bell, EventData::new_u64(PEERS), EventFlags::IN)?;
+        }
         let handle = ControlHandle(inbox.sender.clone());
         let control = Control {
             sessions: HashMap::new(),
@@ -128,6 +136,7 @@ impl Control {
             next_session: 1,
             exports: HashMap::new(),
             closings: Vec::new(),
+            peering,
             commands,
             poller_bell,
             inbox,
@@ -141,13 +150,16 @@ impl Control {
 
     pub fn run(mut self) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
-        while !(self.stopping && self.sessions.is_empty()) {
-            let timeout = self.forget_silent();
+        // A closing can wait for peers, whom the poller knows.
+        while !(self.stopping && self.sessions.is_empty() && self.closings.is_empty()) {
+            let timeout = [self.forget_silent(), self.refuse_late()].into_iter().flatten().min();
+            let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
             // An interrupted wait found nothing.
             let n = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
             for event in &events[..n] {
                 match event.data.u64() {
                     BELL => self.read_letters(),
+                    PEERS => self.read_peer_events(),
                     token if token & LISTENERS != 0 => self.accept((token & !LISTENERS) as usize),
                     session => self.read_socket(session),
                 }
@@ -163,7 +175,7 @@ impl Control {
 
     /// Closes connections that have not said HELLO in time, and says when to look again: whoever is allowed to connect
     /// must not keep others out by saying nothing.
-    fn forget_silent(&mut self) -> Option<Timespec> {
+    fn forget_silent(&mut self) -> Option<Duration> {
         let is_silent = |session: &Attached| !session.greeted && session.since.elapsed() >= HELLO_WAIT;
         let silent: Vec<u64> = self.sessions.iter().filter(|(_, s)| is_silent(s)).map(|(id, _)| *id).collect();
         for id in silent {
@@ -171,7 +183,7 @@ impl Control {
             self.forget(id);
         }
         let waits = self.sessions.values().any(|session| !session.greeted);
-        waits.then_some(Timespec { tv_sec: 1, tv_nsec: 0 })
+        waits.then_some(Duration::from_secs(1))
     }
 
     fn read_letters(&mut self) {
@@ -199,6 +211,10 @@ impl Control {
                 self.session_ended(id, &shown);
                 self.forget(id);
             }
+            Event::PeerAsks { seat, request, rights, name } => self.peer_asks(seat, request, &name, rights),
+            Event::RemoteOpened { request, answer } => self.remote_opened(request, answer),
+            Event::PeersLeft { ticket } => self.peers_left(ticket),
+            Event::PeerDown { seat } => self.peer_down(seat),
             Event::PollerGone => self.poller_gone(),
         }
     }
@@ -206,9 +222,10 @@ impl Control {
     /// Nobody touches any memory any more: what waits for that is answered, and clients see the end of their sockets.
     fn poller_gone(&mut self) {
         self.stopping = true;
+        self.stop_peering();
         let all: Vec<u64> = self.sessions.keys().copied().collect();
         all.into_iter().for_each(|id| self.forget(id));
-        self.closings.iter_mut().for_each(|closing| closing.waiting.clear());
+        self.closings.iter_mut().for_each(|closing| (closing.waiting, closing.peers) = (Vec::new(), None));
         self.finish_closings();
     }
 
@@ -230,9 +247,11 @@ impl Control {
                     self.withdraw_everywhere(export.memory, None, Answer::Channel(answer));
                 }
             }
+            Request::ConnectPeer(endpoint) => self.keep_peer(*endpoint),
             Request::Watch(watcher) => self.watchers.push(watcher),
             Request::Stop { within } => {
                 self.stopping = true;
+                self.stop_peering();
                 self.command(Command::Stop { within });
                 let ungreeted: Vec<u64> = self.sessions.iter().filter(|(_, s)| !s.greeted).map(|(id, _)| *id).collect();
                 ungreeted.into_iter().for_each(|id| self.forget(id));
@@ -279,15 +298,13 @@ impl Control {
         }
         let outcome = match (greeted, question.kind) {
             (false, Kind::HELLO) => return self.greet(id, &question),
-            (true, Kind::REGISTER) => self.register(id, &question, &received.fds),
-            (true, Kind::EXPORT) => self.export_for(id, &question),
+            (true, Kind::REGISTER) => self.register(id, &question, &received.fds).map(Some),
+            (true, Kind::EXPORT) => self.export_for(id, &question).map(Some),
             (true, Kind::OPEN) => self.open(id, &question),
             (true, Kind::STAGE) => return self.stage(id, &question),
-            (true, Kind::LEND) => self.lend(id, &question),
-            (true, Kind::CLOSE) => match self.close(id, &question) {
-                Ok(()) => return,
-                Err(refusal) => Err(refusal),
-            },
+            (true, Kind::LEND) => self.lend(id, &question).map(Some),
+            (true, Kind::CONNECT) => self.connect(id, &question),
+            (true, Kind::CLOSE) => self.close(id, &question).map(|()| None),
             (true, Kind::CANCEL) => {
                 self.command(Command::Cancel { session: id, request: question.request, first: question.args[0] });
                 return;
@@ -295,7 +312,9 @@ impl Control {
             _ => return self.detach(id, Status::BAD_MESSAGE),
         };
         match outcome {
-            Ok(args) => self.answer(id, &question, Status::OK, args),
+            Ok(Some(args)) => self.answer(id, &question, Status::OK, args),
+            // The answer comes later.
+            Ok(None) => {}
             Err(refusal) => self.refuse(id, &question, &refusal),
         }
     }
@@ -319,6 +338,7 @@ impl Control {
     /// Drops everything of a session that the poller does not have, or has given back.
     pub(super) fn forget(&mut self, id: u64) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.forget_remotes(id, &session.handles);
         for closing in &mut self.closings {
             closing.waiting.retain(|user| user.0 != id);
         }
@@ -397,8 +417,9 @@ fn arguments(kind: Kind) -> Option<usize> {
     match kind {
         Kind::HELLO => Some(5),
         Kind::REGISTER => Some(3),
-        Kind::EXPORT | Kind::STAGE | Kind::LEND => Some(2),
-        Kind::OPEN | Kind::CLOSE | Kind::CANCEL => Some(1),
+        Kind::EXPORT | Kind::OPEN | Kind::STAGE | Kind::LEND => Some(2),
+        Kind::CLOSE | Kind::CANCEL => Some(1),
+        Kind::CONNECT => Some(0),
         _ => None,
     }
 }

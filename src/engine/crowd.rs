@@ -19,6 +19,8 @@ pub(super) struct Crowd {
 
 /// Longer than a yield to nobody takes, shorter than two changes of threads.
 const LONG: Duration = Duration::from_nanos(1500);
+/// Longer than a yield to somebody who looks and yields in turn takes, shorter than one to somebody who works.
+const LONG_WITH_PEERS: Duration = Duration::from_micros(8);
 /// So many long yields in a row are no accident.
 const LONG_YIELDS: u32 = 4;
 /// The least time between two moves; doubled with each one that follows at once.
@@ -33,10 +35,12 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// To be called after each yield, with the time before it.
-    pub fn yielded(&mut self, before: Instant) {
+    /// To be called after each yield, with the time before it. Between peers the two pollers are what is not to share a core:
+    /// both work at the same time, and a client that waits is in nobody's way.
+    pub fn yielded(&mut self, before: Instant, has_peers: bool) {
         let after = Instant::now();
-        self.long_yields = if after - before >= LONG { self.long_yields + 1 } else { 0 };
+        let long = if has_peers { LONG_WITH_PEERS } else { LONG };
+        self.long_yields = if after - before >= long { self.long_yields + 1 } else { 0 };
         if self.long_yields < LONG_YIELDS || self.not_before.is_some_and(|then| after < then) {
             return;
         }

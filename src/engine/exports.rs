@@ -36,11 +36,22 @@ pub(super) struct Export {
 /// A closing that waits until nobody touches the memory.
 pub(super) struct Closing {
     pub waiting: Vec<(u64, Handle)>,
+    /// Peers may have it open: what the poller's answer is known by.
+    pub peers: Option<u64>,
     pub answer: Answer,
     /// Whose registration it is; its bytes count until it is over.
     pub registered_by: Option<u64>,
     /// Unmapped when the last user is gone, and on this thread.
     pub memory: Option<Memory>,
+}
+
+/// Who may use memory that its owner takes away.
+#[derive(Default)]
+struct Openers {
+    /// Handles of clients.
+    clients: Vec<(u64, Handle)>,
+    /// See [`Closing::peers`].
+    peers: Option<u64>,
 }
 
 pub(super) enum Answer {
@@ -125,9 +136,20 @@ impl Control {
         Ok(())
     }
 
-    pub(super) fn open(&mut self, id: u64, question: &Message) -> Result<[u64; 8], Refusal> {
+    /// `Ok(None)`: the answer comes later, from a peer.
+    pub(super) fn open(&mut self, id: u64, question: &Message) -> Result<Option<[u64; 8]>, Refusal> {
         let wanted = rights(question.args[0])?;
-        let name = question.name();
+        if question.args[1] != 0 {
+            return self.open_remote(id, question, wanted).map(|()| None);
+        }
+        let memory = self.exported(question.name(), wanted)?.clone();
+        let bytes = memory.extent().bytes;
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false })?;
+        Ok(Some([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0]))
+    }
+
+    /// What has this name, if it may be opened so.
+    pub(super) fn exported(&self, name: &str, wanted: Rights) -> Result<&Memory, Refusal> {
         let export = self.exports.get(name).ok_or_else(|| Refusal::new(Status::NAME_UNKNOWN, name))?;
         if !export.rights.covers(wanted) {
             return Err(Refusal::new(Status::NO_RIGHT, "the export does not grant this"));
@@ -135,10 +157,7 @@ impl Control {
         if export.memory.is_lost() {
             return Err(Refusal::new(Status::REGION_GONE, "its file was cut short, or has no memory for a page"));
         }
-        let memory = export.memory.clone();
-        let bytes = memory.extent().bytes;
-        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false })?;
-        Ok([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0])
+        Ok(&export.memory)
     }
 
     pub(super) fn hold(&mut self, id: u64, held: impl FnOnce(Handle) -> Held) -> Result<Handle, Refusal> {
@@ -182,19 +201,20 @@ impl Control {
                 self.withdraw_everywhere(memory, Some((id, handle)), answer);
             } else {
                 // Without a name nobody else could open it.
-                self.withdraw(memory, Vec::new(), Some((id, handle)), answer);
+                self.withdraw(memory, Openers::default(), Some((id, handle)), answer);
             }
         } else {
             let waiting = vec![(id, handle)];
-            self.closings.push(Closing { waiting, answer, registered_by: None, memory: held.memory });
+            self.closings.push(Closing { waiting, peers: None, answer, registered_by: None, memory: held.memory });
         }
         Ok(())
     }
 
     /// Takes a region away from everybody who has opened it; `owner` has been told already.
     pub(super) fn withdraw_everywhere(&mut self, memory: Memory, owner: Option<(u64, Handle)>, answer: Answer) {
-        let openers = self.take_openers(&HashSet::from([memory.key()])).remove(&memory.key()).unwrap_or_default();
-        self.withdraw(memory, openers, owner, answer);
+        let clients = self.take_openers(&HashSet::from([memory.key()])).remove(&memory.key()).unwrap_or_default();
+        let peers = self.withdraw_from_peers(&memory);
+        self.withdraw(memory, Openers { clients, peers }, owner, answer);
     }
 
     /// The same for all that a session has exported, which has ended: nobody else has anything of it.
@@ -204,7 +224,9 @@ impl Control {
         // One look at every handle for all of them: there may be thousands of both.
         let mut openers = self.take_openers(&gone.keys().copied().collect());
         for (key, memory) in gone {
-            self.withdraw(memory, openers.remove(&key).unwrap_or_default(), None, Answer::Nobody);
+            let clients = openers.remove(&key).unwrap_or_default();
+            let peers = self.withdraw_from_peers(&memory);
+            self.withdraw(memory, Openers { clients, peers }, None, Answer::Nobody);
         }
     }
 
@@ -226,20 +248,40 @@ impl Control {
         openers
     }
 
-    fn withdraw(&mut self, memory: Memory, openers: Vec<(u64, Handle)>, owner: Option<(u64, Handle)>, answer: Answer) {
+    /// Takes an export away from all peers. The number by which [`peers_left`](Self::peers_left) will say that none uses it;
+    /// `None`: none can.
+    fn withdraw_from_peers(&mut self, memory: &Memory) -> Option<u64> {
+        let (region, peering) = (memory.mapped()?.clone(), self.peering.as_mut()?);
+        let ticket = peering.ticket();
+        // First, so that nothing new is begun.
+        region.withdraw();
+        self.command(Command::PeerWithdraw { region, ticket });
+        Some(ticket)
+    }
+
+    /// No peer uses a region any more that was taken away from them.
+    pub(super) fn peers_left(&mut self, ticket: u64) {
+        for closing in self.closings.iter_mut().filter(|closing| closing.peers == Some(ticket)) {
+            closing.peers = None;
+        }
+        self.finish_closings();
+    }
+
+    fn withdraw(&mut self, memory: Memory, openers: Openers, owner: Option<(u64, Handle)>, answer: Answer) {
         memory.withdraw();
-        for (session, handle) in openers.iter().copied() {
+        let Openers { clients, peers } = openers;
+        for (session, handle) in clients.iter().copied() {
             self.command(Command::Withdraw { session, handle, leave_mark: true });
         }
-        let mut waiting: Vec<(u64, Handle)> = owner.into_iter().chain(openers).collect();
+        let mut waiting: Vec<(u64, Handle)> = owner.into_iter().chain(clients).collect();
         // Who has closed it already may still have transfers under way; the poller has been told.
         let of_region = |closing: &&Closing| closing.memory.as_ref().is_some_and(|m| m.is(&memory));
         waiting.extend(self.closings.iter().filter(of_region).flat_map(|closing| closing.waiting.iter().copied()));
-        if waiting.is_empty() {
+        if waiting.is_empty() && peers.is_none() {
             self.closed(answer);
         } else {
             let registered_by = owner.map(|(session, _)| session);
-            self.closings.push(Closing { waiting, answer, registered_by, memory: Some(memory) });
+            self.closings.push(Closing { waiting, peers, answer, registered_by, memory: Some(memory) });
         }
     }
 
@@ -251,10 +293,18 @@ impl Control {
     }
 
     pub(super) fn finish_closings(&mut self) {
-        for closing in self.closings.extract_if(.., |closing| closing.waiting.is_empty()).collect::<Vec<_>>() {
+        let is_over = |closing: &mut Closing| closing.waiting.is_empty() && closing.peers.is_none();
+        for closing in self.closings.extract_if(.., is_over).collect::<Vec<_>>() {
             let registered_by = closing.registered_by.and_then(|id| self.sessions.get_mut(&id));
-            if let (Some(session), Some(Memory::Mapped(region))) = (registered_by, &closing.memory) {
-                session.region_bytes -= region.bytes();
+            match &closing.memory {
+                Some(Memory::Mapped(region)) => {
+                    if let Some(session) = registered_by {
+                        session.region_bytes -= region.bytes();
+                    }
+                }
+                // Each opening of a peer's export is a region of its own.
+                Some(Memory::Remote(remote)) => self.command(Command::RemoteClose(remote.clone())),
+                Some(Memory::Lent(_)) | None => {}
             }
             self.closed(closing.answer);
         }
@@ -270,6 +320,6 @@ impl Control {
     }
 }
 
-fn rights(bits: u64) -> Result<Rights, Refusal> {
+pub(super) fn rights(bits: u64) -> Result<Rights, Refusal> {
     Rights::from_bits(bits).ok_or_else(|| Refusal::new(Status::INVALID_SETTING, format!("rights {bits:#x}")))
 }

@@ -1,10 +1,12 @@
 //! What the threads of an engine write to each other. Nobody waits for an answer but the process that has the engine.
 
 use super::EngineError;
+use super::remote::{Remote, SeatId};
 use super::session::{Granted, Session};
 use super::staging::Staging;
 use crate::attach::{AttachError, Socket};
-use crate::region::Region;
+use crate::peer::{Connected, Endpoint};
+use crate::region::{Region, Rights};
 use ring_abi::{Handle, Status};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
@@ -43,6 +45,30 @@ pub(super) enum Command {
         session: u64,
         reason: Status,
     },
+    /// A connection to another engine.
+    PeerUp(Box<Connected>),
+    /// It is not wanted any more, or another one takes its place.
+    PeerEnd(SeatId),
+    /// A client wants to open a peer's export; [`Event::RemoteOpened`] answers.
+    RemoteOpen {
+        seat: SeatId,
+        request: u64,
+        name: String,
+        rights: Rights,
+    },
+    /// No client has the region any more.
+    RemoteClose(Arc<Remote>),
+    /// Answers [`Event::PeerAsks`].
+    PeerOpened {
+        seat: SeatId,
+        request: u64,
+        answer: Result<(Arc<Region>, Rights), (Status, String)>,
+    },
+    /// Takes a region away from all peers; [`Event::PeersLeft`] answers when none touches it any more.
+    PeerWithdraw {
+        region: Arc<Region>,
+        ticket: u64,
+    },
     /// No batch is begun any more; what has no outcome after `within` is cut.
     Stop {
         within: Duration,
@@ -63,6 +89,26 @@ pub(super) enum Event {
     },
     /// The session has drained; with its slots, if it was an owner's.
     Detached(Box<Session>, Option<Box<Staging>>),
+    /// A peer wants to open an export.
+    PeerAsks {
+        seat: SeatId,
+        request: u64,
+        rights: Rights,
+        name: String,
+    },
+    /// The answer to a client's opening of a peer's export.
+    RemoteOpened {
+        request: u64,
+        answer: Result<Arc<Remote>, (Status, String)>,
+    },
+    /// No peer touches the region any more.
+    PeersLeft {
+        ticket: u64,
+    },
+    /// A connection is gone: the regions that were opened on it are, too.
+    PeerDown {
+        seat: SeatId,
+    },
     /// The poller is gone, in good order or by a panic, and its workers with it.
     PollerGone,
 }
@@ -73,6 +119,7 @@ pub(super) enum Request {
     Listen { listener: OwnedFd, path: PathBuf },
     Export { name: String, region: Arc<Region>, answer: Sender<Status> },
     Unadopt { name: String, answer: Sender<()> },
+    ConnectPeer(Box<Endpoint>),
     Stop { within: Duration },
     Watch(Watcher),
 }

@@ -1,5 +1,6 @@
-//! What a handle can name: memory that the engine maps, or memory that its owner packs and unpacks.
+//! What a handle can name: memory that the engine maps, memory that its owner packs and unpacks, or memory of a peer.
 
+use super::remote::Remote;
 use crate::plan::Extent;
 use crate::region::Region;
 use ring_abi::Handle;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 pub(super) enum Memory {
     Mapped(Arc<Region>),
     Lent(Arc<Lent>),
+    Remote(Arc<Remote>),
 }
 
 /// Memory of an owner session, which the engine cannot reach.
@@ -28,6 +30,7 @@ impl Memory {
         match (self, other) {
             (Memory::Mapped(a), Memory::Mapped(b)) => Arc::ptr_eq(a, b),
             (Memory::Lent(a), Memory::Lent(b)) => Arc::ptr_eq(a, b),
+            (Memory::Remote(a), Memory::Remote(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -37,6 +40,7 @@ impl Memory {
         match self {
             Memory::Mapped(region) => Arc::as_ptr(region).addr(),
             Memory::Lent(lent) => Arc::as_ptr(lent).addr(),
+            Memory::Remote(remote) => Arc::as_ptr(remote).addr(),
         }
     }
 
@@ -44,14 +48,22 @@ impl Memory {
     pub fn mapped(&self) -> Option<&Arc<Region>> {
         match self {
             Memory::Mapped(region) => Some(region),
-            Memory::Lent(_) => None,
+            Memory::Lent(_) | Memory::Remote(_) => None,
         }
     }
 
     pub fn lent(&self) -> Option<&Arc<Lent>> {
         match self {
-            Memory::Mapped(_) => None,
             Memory::Lent(lent) => Some(lent),
+            Memory::Mapped(_) | Memory::Remote(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn remote(&self) -> Option<&Arc<Remote>> {
+        match self {
+            Memory::Remote(remote) => Some(remote),
+            Memory::Mapped(_) | Memory::Lent(_) => None,
         }
     }
 
@@ -59,19 +71,26 @@ impl Memory {
         match self {
             Memory::Mapped(region) => Extent { bytes: region.bytes(), misalignment: region.as_ptr().addr() as u64 % 8 },
             Memory::Lent(lent) => Extent { bytes: lent.bytes, misalignment: 0 },
+            Memory::Remote(remote) => Extent { bytes: remote.bytes, misalignment: 0 },
         }
     }
 
     /// Refuses new use. Lent memory is refused once its sessions have been told, a turn later.
     pub fn withdraw(&self) {
-        if let Memory::Mapped(region) = self {
-            region.withdraw();
+        match self {
+            Memory::Mapped(region) => region.withdraw(),
+            Memory::Remote(remote) => remote.withdraw(),
+            Memory::Lent(_) => {}
         }
     }
 
     #[inline]
     pub fn is_withdrawn(&self) -> bool {
-        self.mapped().is_some_and(|region| region.is_withdrawn())
+        match self {
+            Memory::Mapped(region) => region.is_withdrawn(),
+            Memory::Remote(remote) => remote.is_withdrawn(),
+            Memory::Lent(_) => false,
+        }
     }
 
     /// True if its losing a page is nothing unheard of: see [`Region::may_be_lost`].

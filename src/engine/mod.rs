@@ -28,7 +28,11 @@ mod exports;
 mod listen;
 mod mail;
 mod memory;
+mod part;
+mod parts;
+mod peers;
 mod poller;
+mod remote;
 mod rows;
 mod session;
 mod staged;
@@ -36,16 +40,22 @@ mod staging;
 mod start;
 
 pub use crate::pack::calibrate;
+#[doc(inline)]
+pub use crate::peer::{
+    ADDRESSES_MAX, ENDPOINT_BYTES_MAX, Endpoint, EndpointError, Identity, KeyError, KeyId, StartError, make_key_file,
+};
 pub use crate::stats::Counters;
-pub use config::{Config, Limits};
+pub use config::{Config, Limits, PeerSettings};
 pub use listen::{ListenError, check_listen};
 
 use crate::attach::{AttachError, Socket};
+use crate::peer::Peers;
 pub use crate::region::guard::install as guard_process;
 use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, find_backing};
 use crate::stats::Stats;
 use control::Control;
 use mail::{ControlHandle, Request};
+use peers::Peering;
 use poller::Poller;
 use ring_abi::{Features, Status};
 use rustix::fs::{Mode, OFlags};
@@ -55,7 +65,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What this engine offers its clients.
+/// What every engine offers its clients. One with [peers](Config::peers) offers [`Features::PEERS`] too.
 pub const FEATURES: Features = Features(Features::LOCAL | Features::INDEX | Features::EXTENSION | Features::STAGED);
 
 /// An engine whose poller is the caller's to drive: see [`poll_once`](Self::poll_once), or [`start`](Self::start) it on a
@@ -67,6 +77,14 @@ pub struct Engine {
     fork: Arc<ForkGuard>,
     stats: Arc<Stats>,
     shared: bool,
+    meeting: Option<Meeting>,
+}
+
+/// That there are peers.
+#[derive(Clone, Debug)]
+struct Meeting {
+    /// `None`: nothing is listened on.
+    endpoint: Option<Endpoint>,
 }
 
 /// An engine whose poller runs. Dropping it stops it.
@@ -78,6 +96,8 @@ pub struct RunningEngine {
     stats: Arc<Stats>,
     /// Other users may attach.
     shared: bool,
+    /// `None`: no peers.
+    meeting: Option<Meeting>,
 }
 
 /// Why an engine cannot do what it was asked for.
@@ -105,9 +125,18 @@ pub enum EngineError {
         /// Why not.
         source: RegionError,
     },
-    /// The name is taken.
+    /// The name is taken, or this engine has no peers.
     #[error("{0}")]
     Refused(Status),
+    /// A value of [`PeerSettings`] that an engine cannot have.
+    #[error("peers: {0}")]
+    PeerSetting(String),
+    /// The key file cannot be used.
+    #[error("key file {0}")]
+    Key(#[from] KeyError),
+    /// Other engines cannot be met this way.
+    #[error("peers: {0}")]
+    Peers(#[from] StartError),
     /// The engine has stopped.
     #[error("the engine has stopped")]
     Stopped,
@@ -117,17 +146,23 @@ impl Engine {
     /// An engine without clients.
     ///
     /// # Errors
-    /// If the kernel refuses a thread or a file descriptor.
+    /// If the kernel refuses a thread or a file descriptor, or peers cannot be had as [`Config::peers`] says.
     pub fn new(config: &Config) -> Result<Engine, EngineError> {
         let system = |operation| move |source| EngineError::System { operation, source };
+        // First, because this is what can be wrong.
+        let peers = config.peers.as_ref().map(|settings| Ok::<_, EngineError>(Peers::start(settings.peer_config()?)?));
+        let peers = peers.transpose()?;
+        let meeting = peers.as_ref().map(|(peers, _)| Meeting { endpoint: peers.endpoint().cloned() });
+        let remote = config.peers.as_ref().map(|settings| settings.remote(config.spin));
         let fork = Arc::new(ForkGuard::new().map_err(system("making the fork guard"))?);
         let (commands, commands_in) = mpsc::channel();
         let (inbox, outbox) = mail::inbox().map_err(system("eventfd"))?;
-        let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox)
+        let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox, remote)
             .map_err(system("starting the poller"))?;
         let stats = Arc::new(Stats::default());
+        let peering = peers.map(|(peers, events)| Peering::new(peers, events));
         let (control, handle) =
-            Control::new(config, stats.clone(), commands, poller.bell(), inbox).map_err(system("epoll"))?;
+            Control::new(config, stats.clone(), commands, poller.bell(), inbox, peering).map_err(system("epoll"))?;
         let thread = std::thread::Builder::new()
             .name("scatter-control".into())
             .spawn(move || control.run())
@@ -139,7 +174,15 @@ impl Engine {
             fork,
             stats,
             shared: !config.users.is_empty(),
+            meeting,
         })
+    }
+
+    /// How other engines reach this one, from the start on: for [`Client::connect`](crate::client::Client::connect) of their
+    /// clients. `None` if it listens nowhere.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        self.meeting.as_ref().and_then(|meeting| meeting.endpoint.clone())
     }
 
     /// One turn for every client, on the caller's thread. True if anything was done.
@@ -164,7 +207,7 @@ impl Engine {
     /// If the kernel refuses a thread.
     pub fn start(mut self) -> Result<RunningEngine, EngineError> {
         let (control, fork, stats) = (self.control.clone(), self.fork.clone(), self.stats.clone());
-        let (control_thread, shared) = (self.control_thread.take(), self.shared);
+        let (control_thread, shared, meeting) = (self.control_thread.take(), self.shared, self.meeting.clone());
         let poller = std::thread::Builder::new()
             .name("scatter-poll".into())
             .spawn(move || self.poller.run())
@@ -175,6 +218,7 @@ impl Engine {
             fork,
             stats,
             shared,
+            meeting,
         })
     }
 }
@@ -194,7 +238,8 @@ impl Drop for Engine {
         // `start` has taken the thread, and the running engine stops it.
         if let Some(thread) = self.control_thread.take() {
             self.control.stop(Duration::ZERO);
-            while !self.poller.is_finished() {
+            // The control thread may still wait for memory that is taken away from peers.
+            while !(self.poller.is_finished() && thread.is_finished()) {
                 if !self.poller.poll_once() {
                     std::thread::yield_now();
                 }
@@ -224,7 +269,25 @@ impl RunningEngine {
         self.control.send(Request::Listen { listener, path: path.to_owned() })
     }
 
-    /// Exports memory of this process by name. Clients of this engine can then open it.
+    /// As [`Engine::endpoint`].
+    #[must_use]
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        self.meeting.as_ref().and_then(|meeting| meeting.endpoint.clone())
+    }
+
+    /// Wants a connection to that engine from now on, also after a loss: who then asks for it need not wait. Returns at once;
+    /// what becomes of it is in the log and in the [counters](Counters::peers_connected).
+    ///
+    /// # Errors
+    /// [`Status::UNSUPPORTED`] if this engine has no [peers](Config::peers).
+    pub fn connect_peer(&self, endpoint: &Endpoint) -> Result<(), EngineError> {
+        if self.meeting.is_none() {
+            return Err(EngineError::Refused(Status::UNSUPPORTED));
+        }
+        self.control.send(Request::ConnectPeer(Box::new(endpoint.clone())))
+    }
+
+    /// Exports memory of this process by name. Clients of this engine, and of its peers, can then open it.
     ///
     /// # Safety
     /// As [`Region::adopt`]: the memory must stay, and no Rust reference to it may be held while a client may write to it,
@@ -241,7 +304,7 @@ impl RunningEngine {
         Ok(Adopted { name: name.to_owned(), backing, control: self.control.clone(), fork: self.fork.clone() })
     }
 
-    /// Exports a file of any file system by name, for reading, until the engine stops. With `populate` all of it is read
+    /// Exports a file of any file system by name, for reading, also by clients of peers, until the engine stops. With `populate` all of it is read
     /// before this returns; else each page when it is first touched, for which the poller and every client then wait.
     ///
     /// A file that is cut short meanwhile is [lost](Region::is_lost): transfers from it fail with
@@ -390,7 +453,7 @@ mod tests {
         let (_inbox, outbox) = mail::inbox().unwrap();
         drop(std::mem::replace(
             &mut engine.poller,
-            Poller::new(0, config.spin, engine.fork.clone(), no_commands, outbox).unwrap(),
+            Poller::new(0, config.spin, engine.fork.clone(), no_commands, outbox, None).unwrap(),
         ));
 
         let wake = answer.fds.pop().unwrap();
@@ -407,7 +470,7 @@ mod tests {
         let mut engine = Engine::new(&Config { workers: 0, ..Config::default() }).unwrap();
         let (_, no_commands) = mpsc::channel();
         let (_inbox, outbox) = mail::inbox().unwrap();
-        let other = Poller::new(0, Duration::ZERO, engine.fork.clone(), no_commands, outbox).unwrap();
+        let other = Poller::new(0, Duration::ZERO, engine.fork.clone(), no_commands, outbox, None).unwrap();
         let poller = std::mem::replace(&mut engine.poller, other);
         let engine = engine.start().unwrap();
         let watch = engine.watch();

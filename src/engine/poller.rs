@@ -3,11 +3,13 @@
 use super::crowd::Crowd;
 use super::mail::{Command, Event, Outbox};
 use super::memory::Memory;
+use super::remote::{News, RemoteConfig, Remotes};
 use super::session::{Clock, Session, Shared, State};
 use super::staged::Stagings;
+use crate::link::tcp::Bell;
 use crate::pack::{PollerBell, Window, Workers};
-use crate::region::ForkGuard;
 use crate::region::copy::RowQueue;
+use crate::region::{ForkGuard, Region};
 use crate::ring::{PushError, Sleeper};
 use crate::sync::AtomicU64;
 use crossbeam_utils::CachePadded;
@@ -29,6 +31,8 @@ pub(super) struct Poller {
     outbox: Outbox,
     /// Regions taken away from a session that a transfer still uses.
     withdrawing: Vec<Withdrawing>,
+    /// Regions taken away from peers, with the control thread's number for it.
+    leaving: Vec<(Arc<Region>, u64)>,
     clock: Clock,
     epoll: OwnedFd,
     /// Rung by the control thread and by workers.
@@ -78,11 +82,13 @@ impl Poller {
         fork: Arc<ForkGuard>,
         commands: Receiver<Command>,
         outbox: Outbox,
+        remote: Option<RemoteConfig>,
     ) -> io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
         let worker_sleep = Arc::new(CachePadded::new(AtomicU64::new(0)));
+        let lane_bell = Bell { sleep: worker_sleep.clone(), bell: bell.clone(), fork: fork.clone() };
         let poller_bell = PollerBell { sleep: worker_sleep.clone(), bell: bell.clone(), fork };
         let workers = Workers::start(workers, spin, &poller_bell)?;
         let lists = (0..workers.tasks_max()).map(|_| Box::default()).collect();
@@ -94,11 +100,14 @@ impl Poller {
                 rows: RowQueue::new(),
                 lists,
                 stagings: Stagings::default(),
+                remotes: Remotes::new(&remote.unwrap_or_default(), lane_bell, outbox.clone()),
+                desks: Vec::new(),
             },
             commands,
             _farewell: Farewell(outbox.clone()),
             outbox,
             withdrawing: Vec::new(),
+            leaving: Vec::new(),
             clock: Clock::start(),
             epoll,
             bell,
@@ -128,13 +137,15 @@ impl Poller {
                 continue;
             }
             pauses = pauses.wrapping_add(1);
-            if !pauses.is_multiple_of(PAUSES_PER_YIELD) {
+            // Lanes have threads, and looking at lane 0 is a system call.
+            let yields_at_once = self.shared.remotes.are_connected();
+            if !yields_at_once && !pauses.is_multiple_of(PAUSES_PER_YIELD) {
                 crate::sync::spin_loop();
                 continue;
             }
             let before = Instant::now();
             std::thread::yield_now();
-            crowd.yielded(before);
+            crowd.yielded(before, yields_at_once);
             if before - *idle_since.get_or_insert(before) >= self.spin {
                 if self.sleep() {
                     idle_since = None;
@@ -152,6 +163,7 @@ impl Poller {
     /// One turn for every session. True if anything was done.
     pub fn poll_once(&mut self) -> bool {
         let mut busy = self.collect_results();
+        busy |= self.poll_remotes();
         for session in self.sessions.iter_mut().flatten() {
             if session.look().is_err() {
                 session.end(Status::BAD_RING);
@@ -186,7 +198,21 @@ impl Poller {
     }
 
     pub fn is_finished(&self) -> bool {
-        self.is_stopped && self.sessions.iter().all(Option::is_none)
+        self.is_stopped && self.sessions.iter().all(Option::is_none) && self.shared.remotes.is_quiet()
+    }
+
+    /// Moves what peers send and get, and tells sessions what came of their parts.
+    fn poll_remotes(&mut self) -> bool {
+        let mut busy = self.shared.remotes.poll(self.clock.now_ns());
+        while let Some(news) = self.shared.remotes.next_news() {
+            busy = true;
+            let (News::Failed { part, .. } | News::Finished { part, .. }) = &news;
+            let session = self.sessions.get_mut(part.slot as usize).and_then(Option::as_mut);
+            if let Some(session) = session.filter(|session| session.id == part.session) {
+                session.part_news(&news, &mut self.shared, self.clock);
+            }
+        }
+        busy
     }
 
     fn collect_results(&mut self) -> bool {
@@ -253,11 +279,24 @@ impl Poller {
                     session.end(reason);
                 }
             }
+            Command::PeerUp(connected) => {
+                self.shared.remotes.attach(connected, &self.epoll);
+            }
+            Command::PeerEnd(seat) => self.shared.remotes.end(seat),
+            Command::RemoteOpen { seat, request, name, rights } => {
+                self.shared.remotes.open(seat, request, &name, rights);
+            }
+            Command::RemoteClose(remote) => self.shared.remotes.close_region(&remote),
+            Command::PeerOpened { seat, request, answer } => self.shared.remotes.opened(seat, request, answer),
+            Command::PeerWithdraw { region, ticket } => {
+                self.shared.remotes.withdraw(&region);
+                self.leaving.push((region, ticket));
+            }
             Command::Stop { within } => self.stop(within),
         }
     }
 
-    fn attach(&mut self, session: Session) {
+    fn attach(&mut self, mut session: Session) {
         let slot = match self.sessions.iter().position(Option::is_none) {
             Some(slot) => slot,
             None => {
@@ -271,6 +310,7 @@ impl Poller {
             // No memory for it: the client sees its session end.
             return self.outbox.send(Event::Detached(Box::new(session), None));
         }
+        session.slot = slot as u32;
         self.sessions[slot] = Some(session);
     }
 
@@ -297,6 +337,10 @@ impl Poller {
                 session.end(Status::STOPPING);
             }
         }
+        // Peers are served as long as clients are.
+        if self.sessions.iter().all(Option::is_none) {
+            self.shared.remotes.stop();
+        }
     }
 
     /// Tells the control thread of regions that nobody uses any more in a session they were taken from.
@@ -309,6 +353,14 @@ impl Poller {
             let in_use = uses || is_owner && stagings.is_named(&w.memory);
             if !in_use {
                 outbox.send(Event::Withdrawn { session: w.session, handle: w.handle });
+            }
+            in_use
+        });
+        let (remotes, outbox) = (&self.shared.remotes, &self.outbox);
+        self.leaving.retain(|(region, ticket)| {
+            let in_use = remotes.uses(region);
+            if !in_use {
+                outbox.send(Event::PeersLeft { ticket: *ticket });
             }
             in_use
         });
@@ -332,7 +384,10 @@ impl Poller {
             session.announce_sleep();
         }
         Sleeper::announced();
-        let has_work = self.shared.workers.have_result() || self.sessions.iter_mut().flatten().any(Session::has_work);
+        self.shared.remotes.watch(&self.epoll);
+        let has_work = self.shared.workers.have_result()
+            || self.shared.remotes.has_work()
+            || self.sessions.iter_mut().flatten().any(Session::has_work);
         let rung = has_work || self.wait_for_bells();
         self.sleeper.awake(&self.worker_sleep);
         for session in self.sessions.iter().flatten() {
@@ -344,7 +399,7 @@ impl Poller {
     fn wait_for_bells(&mut self) -> bool {
         let now_ns = self.clock.now_ns();
         let deadlines = self.sessions.iter().flatten().map(Session::next_deadline_ns);
-        let deadline = deadlines.min().unwrap_or(u64::MAX).min(self.stop_ns);
+        let deadline = deadlines.min().unwrap_or(u64::MAX).min(self.stop_ns).min(self.shared.remotes.next_timer_ns());
         let mut wait = (deadline != u64::MAX).then(|| Duration::from_nanos(deadline.saturating_sub(now_ns)));
         if self.sessions.iter().flatten().any(|s| s.is_blocked && s.state != State::Draining) {
             wait = Some(wait.map_or(self.blocked_wait, |w| w.min(self.blocked_wait)));

@@ -40,15 +40,15 @@ impl Default for Pair {
 
 /// Rows that were popped.
 #[derive(Default)]
-struct Popped {
-    count: u32,
-    bytes: u64,
-    first_user_data: u64,
-    last_user_data: u64,
+pub(super) struct Popped {
+    pub count: u32,
+    pub bytes: u64,
+    pub first_user_data: u64,
+    pub last_user_data: u64,
     /// The last one carries LAST.
-    last: bool,
+    pub last: bool,
     /// The slot behind them, which was popped too: it is no row, or none for this run.
-    other: Option<Entry>,
+    pub other: Option<Entry>,
 }
 
 /// A batch of so many rows is worth a worker's help.
@@ -90,6 +90,10 @@ impl Session {
         now_ns: u64,
     ) -> Result<Option<Entry>, BadPosition> {
         let most = self.sq.known().min(*budget);
+        if let Some(popped) = self.rows_for_peer(most, shared, now_ns)? {
+            *budget -= popped.count;
+            return Ok(popped.other);
+        }
         let help = most >= SLOTS_FOR_WORKER
             && self.streak.rows >= ROWS_OF_A_PAIR
             && self.ledger.open_slots() >= LONG_BATCH_SLOTS

@@ -2,6 +2,9 @@
 
 use super::config::Limits;
 use super::memory::Memory;
+use super::part::Desk;
+use super::parts::Parts;
+use super::remote::Remotes;
 use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
 use super::staged::{StagedRun, Stagings};
 use super::start::Checked;
@@ -24,6 +27,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) struct Session {
     pub id: u64,
+    /// Its place in the poller.
+    pub slot: u32,
     pub(super) sq: Consumer<RingWords>,
     pub(super) completions: Completions<RingWords>,
     client_sleep: Word,
@@ -42,6 +47,8 @@ pub(super) struct Session {
     /// Those that go through staging slots, under their ledger numbers, and these in ring order.
     pub(super) staged: Box<[Option<StagedRun>]>,
     pub(super) staged_order: VecDeque<u32>,
+    /// Those that peers carry.
+    pub(super) parts: Parts,
     pub(super) streak: Streak,
     /// A descriptor whose extension slot has not come yet.
     half: Option<Descriptor>,
@@ -121,6 +128,9 @@ pub(super) struct Shared {
     /// Empty lists of rows for workers.
     pub lists: Vec<Box<RowList>>,
     pub stagings: Stagings,
+    pub remotes: Remotes,
+    /// Not in use.
+    pub desks: Vec<Box<Desk>>,
 }
 
 /// Slots taken from one ring in one turn: what a busy client can put before another one's descriptor.
@@ -145,6 +155,7 @@ impl Session {
         let batches = (cq_capacity / SPANS_PER_BATCH).min(limits.batches).clamp(1, BATCHES);
         Session {
             id,
+            slot: 0,
             start_position: areas.sq.position(),
             sq: areas.sq,
             completions: Completions::new(areas.cq),
@@ -160,6 +171,7 @@ impl Session {
             to_cut: VecDeque::with_capacity(TRANSFERS as usize),
             staged: (0..TRANSFERS).map(|_| None).collect(),
             staged_order: VecDeque::with_capacity(TRANSFERS as usize),
+            parts: Parts::default(),
             streak: Streak::default(),
             half: None,
             at_fence: None,
@@ -201,10 +213,11 @@ impl Session {
         }
         busy |= self.run_tasks(slot, shared, clock);
         busy |= self.run_staged(shared, clock);
+        busy |= self.run_parts(shared, clock, now_ns);
         if self.ledger.open_slots() > SLOTS_PER_BATCH_MAX {
             self.end(Status::BATCH_TOO_LONG);
         }
-        if self.held_bytes() > self.held_bytes_max {
+        if self.held_bytes(&shared.remotes) > self.held_bytes_max {
             self.end(Status::LIMIT_EXCEEDED);
         }
         // Nothing is shown after the stop: what the ledger says of transfers that were given up is not what was done.
@@ -247,6 +260,7 @@ impl Session {
 
     fn take_slots(&mut self, slot: u32, shared: &mut Shared, clock: Clock, now_ns: u64) -> Result<(), BadPosition> {
         let mut pair = Pair::default();
+        self.parts.forget_rows();
         let mut budget = SLOTS_PER_TURN;
         let mut since_release = 0;
         while budget > 0 && self.may_take()? && self.sq.known() > 0 {
@@ -272,6 +286,10 @@ impl Session {
     fn may_take(&mut self) -> Result<bool, BadPosition> {
         if self.half.is_some() {
             return Ok(true);
+        }
+        if self.parts.are_full() {
+            self.is_blocked = true;
+            return Ok(false);
         }
         if self.ledger.is_open() {
             let blocked = self.ledger.is_fenced() || !self.ledger.has_transfer_room(1);
@@ -306,16 +324,21 @@ impl Session {
         let first = self.ledger.is_at_first();
         let discarding = self.ledger.is_discarding();
         let slots = 1 + u32::from(extension.is_some());
-        self.ledger.took(slots, d.user_data, d.flags & Flags::LAST != 0, now_ns);
+        let last = d.flags & Flags::LAST != 0;
+        self.ledger.took(slots, d.user_data, last, now_ns);
         if discarding {
-            return;
+            return self.parts.complete();
         }
         let fenced = first && d.flags & Flags::FENCE != 0 && self.ledger.fence();
         match self.check(d, extension, first) {
-            Err(fault) => self.ledger.fail(fault, now_ns),
+            Err(fault) => {
+                self.ledger.fail(fault, now_ns);
+                self.parts.complete();
+            }
             Ok(checked) => {
-                if let Checked::Begin { deadline_ns } = &checked {
+                if let Checked::Begin { deadline_ns, hint_bytes } = &checked {
                     self.ledger.set_deadline(*deadline_ns);
+                    self.parts.hint_bytes = *hint_bytes;
                 }
                 if fenced {
                     self.at_fence = Some((*d, extension.copied()));
@@ -323,6 +346,9 @@ impl Session {
                     self.start(checked, now_ns);
                 }
             }
+        }
+        if last {
+            self.parts.complete();
         }
     }
 
@@ -339,6 +365,9 @@ impl Session {
         match self.check(&descriptor, extension.as_ref(), true) {
             Err(fault) => self.ledger.fail(fault, now_ns),
             Ok(checked) => self.start(checked, now_ns),
+        }
+        if descriptor.flags & Flags::LAST != 0 {
+            self.parts.complete();
         }
         true
     }
@@ -446,7 +475,7 @@ impl Session {
     }
 
     /// Most bytes that transfers may still write whose batch has its outcome.
-    fn held_bytes(&self) -> u64 {
+    fn held_bytes(&self, remotes: &Remotes) -> u64 {
         if self.ledger.held() == 0 {
             return 0;
         }
@@ -454,7 +483,7 @@ impl Session {
         let runs = self.runs.iter().map(|run| run.as_ref().map(Run::outstanding_bytes));
         let staged = self.staged.iter().map(|run| run.as_ref().map(StagedRun::outstanding_bytes));
         let bytes = runs.zip(0..).chain(staged.zip(0..)).filter(|(_, id)| held(*id)).filter_map(|(bytes, _)| bytes);
-        bytes.sum()
+        bytes.sum::<u64>().saturating_add(self.parts.outstanding_bytes(remotes))
     }
 
     /// Ends the session: nothing more is taken or shown, what is in flight drains.
@@ -482,7 +511,8 @@ impl Session {
     }
 
     pub fn is_drained(&self) -> bool {
-        self.state == State::Draining && self.runs.iter().all(Option::is_none) && self.staged_order.is_empty()
+        let has_runs = self.runs.iter().any(Option::is_some) || !self.staged_order.is_empty();
+        self.state == State::Draining && !has_runs && self.parts.are_over()
     }
 
     pub fn announce_sleep(&mut self) {
@@ -496,7 +526,8 @@ impl Session {
     /// To be asked after a sleep was announced: is there anything that a turn would do?
     pub fn has_work(&mut self) -> bool {
         let takes = self.state == State::Serving || (self.state == State::Finishing && self.ledger.is_open());
-        takes && !self.is_blocked && !matches!(self.sq.available(), Ok(0))
+        // Time alone lets a part go on.
+        self.parts.have_work() || takes && !self.is_blocked && !matches!(self.sq.available(), Ok(0))
     }
 
     /// When the next turn must come at the latest, on the engine's clock.
@@ -523,7 +554,12 @@ impl Session {
 
     pub fn uses(&self, memory: &Memory) -> bool {
         let run_uses = |run: &Run| memory.mapped().is_some_and(|region| run.uses(region));
-        self.runs.iter().flatten().any(run_uses) || self.staged.iter().flatten().any(|run| run.uses(memory))
+        let has_part = match memory {
+            Memory::Mapped(region) => self.parts.uses(region),
+            Memory::Remote(remote) => self.parts.use_remote(remote),
+            Memory::Lent(_) => false,
+        };
+        has_part || self.runs.iter().flatten().any(run_uses) || self.staged.iter().flatten().any(|run| run.uses(memory))
     }
 }
 

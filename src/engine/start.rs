@@ -1,40 +1,58 @@
 //! From a descriptor to something under way: what it means, whether the regions that it names are there, its first step.
 
 use super::memory::Memory;
+use super::parts::RemoteTransfer;
 use super::session::Session;
 use super::staged::StagedRun;
 use crate::pack::Run;
 use crate::pipeline::TransferId;
-use crate::plan::{self, Fault, Request, Shape, Transfer};
+use crate::plan::{self, Direction, Fault, Request, Shape, Transfer};
 use crate::region::{Region, Rights};
-use ring_abi::{Descriptor, Entry, Field, Handle, Stage, Status};
+use ring_abi::{Descriptor, Entry, Field, Flags, Handle, Route, Stage, Status};
 use std::sync::Arc;
 
 /// A descriptor that may be started.
 pub(super) enum Checked {
     Nothing,
-    Begin { deadline_ns: u64 },
+    Begin { deadline_ns: u64, hint_bytes: u64 },
     Cancel { target: u64 },
     Transfer(Transfer, Memory, Memory, Option<Arc<Region>>),
+    Remote(RemoteTransfer),
 }
 
-/// Only the poller can read row numbers.
-fn lent_index(shape: &Shape) -> Fault {
-    Fault::new(Status::UNSUPPORTED, Stage::PLAN, Field::INDEX_REGION, shape.regions[2].into())
+fn unsupported(shape: &Shape, which: usize, field: Field) -> Fault {
+    Fault::new(Status::UNSUPPORTED, Stage::PLAN, field, shape.regions[which].into())
+}
+
+/// The route that a descriptor asks for.
+fn forced(d: &Descriptor) -> Route {
+    match d.flags & (Flags::DIRECT | Flags::GATHER) {
+        Flags::DIRECT => Route::DIRECT,
+        Flags::GATHER => Route::GATHER,
+        _ => Route::NONE,
+    }
 }
 
 impl Session {
     pub(super) fn check(&self, d: &Descriptor, extension: Option<&Entry>, first: bool) -> Result<Checked, Fault> {
-        match plan::check(d, extension, first, false)? {
+        let has_peer =
+            d.flags & Flags::GATHER != 0 && [d.src_region, d.dst_region].into_iter().any(|h| self.is_remote(h));
+        match plan::check(d, extension, first, has_peer)? {
             Request::Nop => Ok(Checked::Nothing),
-            Request::Begin { deadline_ns, .. } => Ok(Checked::Begin { deadline_ns }),
+            Request::Begin { deadline_ns, hint_bytes } => Ok(Checked::Begin { deadline_ns, hint_bytes }),
             Request::Cancel { target } => Ok(Checked::Cancel { target }),
-            Request::Transfer(shape) => self.resolve(&shape),
+            Request::Transfer(shape) => self.resolve(&shape, forced(d)),
         }
     }
 
+    fn is_remote(&self, handle: u32) -> bool {
+        let granted = self.regions.get(Handle(handle));
+        // What is gone may have been.
+        granted.is_some_and(|granted| granted.memory.as_ref().is_none_or(|memory| memory.remote().is_some()))
+    }
+
     /// Finds the regions of a transfer and checks it against them.
-    fn resolve(&self, shape: &Shape) -> Result<Checked, Fault> {
+    fn resolve(&self, shape: &Shape, forced: Route) -> Result<Checked, Fault> {
         let find = |which: usize, rights, field| {
             let handle = shape.regions[which];
             self.granted(handle, rights)
@@ -53,13 +71,26 @@ impl Session {
         }
         let (src, dst, index) = (src.map_err(|e| e.1)?.0, dst.map_err(|e| e.1)?.0, index.map_err(|e| e.1)?);
         let index = index.map(|found| found.0);
-        let mapped = |memory: &Memory| memory.mapped().cloned().ok_or_else(|| lent_index(shape));
-        let region = index.map(mapped).transpose()?;
+        // Only what is mapped can be read by the poller.
+        let mapped = |memory: &Memory| memory.mapped().cloned();
+        let region = index.map(|index| mapped(index).ok_or_else(|| unsupported(shape, 2, Field::INDEX_REGION)));
+        let index_region = region.transpose()?;
         let transfer = shape.bounds(src.extent(), dst.extent(), index.map(Memory::extent))?;
         if transfer.is_empty() {
             return Ok(Checked::Nothing);
         }
-        Ok(Checked::Transfer(transfer, src.clone(), dst.clone(), region))
+        let (remote, other, direction) = match (src.remote(), dst.remote()) {
+            (None, None) => return Ok(Checked::Transfer(transfer, src.clone(), dst.clone(), index_region)),
+            (Some(remote), _) => (remote, dst, Direction::Read),
+            (None, Some(remote)) => (remote, src, Direction::Write),
+        };
+        // What neither side of a connection can reach by itself takes two steps.
+        let local = mapped(other).ok_or_else(|| match direction {
+            Direction::Read => unsupported(shape, 1, Field::DST_REGION),
+            Direction::Write => unsupported(shape, 0, Field::SRC_REGION),
+        })?;
+        let remote = remote.clone();
+        Ok(Checked::Remote(RemoteTransfer { transfer, remote, local, direction, index: index_region, forced }))
     }
 
     #[inline]
@@ -86,6 +117,7 @@ impl Session {
                 self.runs[id as usize] = Some(Run::new(transfer, src, dst, index));
                 self.to_cut.push_back(id);
             }
+            Checked::Remote(wanted) => self.start_remote(wanted, now_ns),
             Checked::Transfer(transfer, src, dst, index) => {
                 let id = self.ledger.start(now_ns);
                 self.start_staged(id, StagedRun::new(transfer, src, dst, index));

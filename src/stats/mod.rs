@@ -34,6 +34,10 @@ pub(crate) struct Attached {
     pub ended: ByStatus,
     pub refused: ByStatus,
     pub regions: AtomicU64,
+    pub peers_connected: AtomicU64,
+    pub peers_ended: AtomicU64,
+    pub peers_unreachable: AtomicU64,
+    pub peer_opens_refused: AtomicU64,
 }
 
 /// A counter for each status.
@@ -117,6 +121,14 @@ pub struct Counters {
     pub batches_cut: u64,
     /// Sessions that ended with such batches.
     pub sessions_cut: u64,
+    /// Connections to other engines that began, whoever dialled.
+    pub peers_connected: u64,
+    /// Of those, ended: lost, or another connection took their place.
+    pub peers_ended: u64,
+    /// Times that an engine that was asked for could not be reached.
+    pub peers_unreachable: u64,
+    /// Openings of exports that other engines asked for and were refused.
+    pub peer_opens_refused: u64,
 }
 
 impl Counters {
@@ -140,6 +152,10 @@ impl Stats {
             batches: self.served.batches.read(),
             batches_cut: load(&self.served.batches_cut),
             sessions_cut: load(&self.served.sessions_cut),
+            peers_connected: load(&self.attached.peers_connected),
+            peers_ended: load(&self.attached.peers_ended),
+            peers_unreachable: load(&self.attached.peers_unreachable),
+            peer_opens_refused: load(&self.attached.peer_opens_refused),
         }
     }
 }

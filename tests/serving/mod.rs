@@ -51,8 +51,14 @@ impl Place {
 }
 
 pub fn serve() -> Command {
+    let mut command = scatter_ring();
+    command.arg("serve");
+    command
+}
+
+pub fn scatter_ring() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_scatter-ring"));
-    command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for variable in ["RUST_LOG", "NOTIFY_SOCKET", "JOURNAL_STREAM"] {
         command.env_remove(variable);
     }

@@ -23,6 +23,7 @@ pub struct Keys {
     pub read_ahead: Option<bool>,
     #[serde(default)]
     pub limits: LimitKeys,
+    pub peers: Option<PeerKeys>,
     #[serde(default)]
     pub tables: BTreeMap<String, Spanned<PathBuf>>,
 }
@@ -38,6 +39,21 @@ pub struct LimitKeys {
     pub region_bytes: Option<Spanned<Size>>,
     pub batches: Option<Spanned<i64>>,
     pub held_bytes: Option<Spanned<Size>>,
+}
+
+/// The section `[peers]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerKeys {
+    pub listen: Option<Vec<Spanned<String>>>,
+    pub advertise: Option<Vec<Spanned<String>>>,
+    pub key_file: Option<PathBuf>,
+    pub congestion: Option<String>,
+    pub lanes: Option<Spanned<i64>>,
+    pub slot_bytes: Option<Spanned<Size>>,
+    pub slots: Option<Spanned<i64>>,
+    pub owner_slots: Option<Spanned<i64>>,
+    pub connections: Option<Spanned<i64>>,
 }
 
 /// A user as operators write one.

@@ -2,6 +2,7 @@
 
 use super::Args;
 use super::file::{File, Keys, User};
+use super::peers::PeerSection;
 use crate::command::Failure;
 use nix::unistd::User as Account;
 use scatter_ring::engine::{self, Limits};
@@ -22,6 +23,8 @@ pub struct Settings {
     trust: Trust,
     pub read_ahead: bool,
     limits: LimitSettings,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<PeerSection>,
     pub tables: BTreeMap<String, PathBuf>,
 }
 
@@ -68,6 +71,7 @@ impl Settings {
         let stop_within_s = number("stop_within_s", keys.stop_within_s.as_ref(), STOP_WITHIN_S_MAX)?;
         let users = users(file, &keys)?;
         let limits = LimitSettings::new(args, file, &keys)?;
+        let peers = PeerSection::new(args, file, &keys)?;
         let tables = tables(args, file, &keys)?;
         Ok(Settings {
             socket: args.socket.clone().or(keys.socket).unwrap_or_else(default_socket),
@@ -78,6 +82,7 @@ impl Settings {
             trust: keys.trust.unwrap_or(Trust::Sealed),
             read_ahead: keys.read_ahead.unwrap_or(true),
             limits,
+            peers,
             tables,
         })
     }
@@ -101,6 +106,7 @@ impl Settings {
                 batches: limits.batches,
                 held_bytes: limits.held_bytes,
             },
+            peers: self.peers.as_ref().map(PeerSection::settings),
         }
     }
 

@@ -1,0 +1,80 @@
+//! The section `[peers]`, and the options that go before it.
+
+use super::Args;
+use super::file::{File, Keys};
+use crate::command::Failure;
+use scatter_ring::engine::PeerSettings;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// How other engines are met. An empty text says that there is none.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct PeerSection {
+    listen: Vec<SocketAddr>,
+    advertise: Vec<SocketAddr>,
+    key_file: PathBuf,
+    congestion: String,
+    lanes: u16,
+    slot_bytes: u32,
+    slots: u32,
+    owner_slots: u32,
+    connections: u32,
+}
+
+impl PeerSection {
+    /// `None`: neither the file nor an option says anything of peers, and there are none.
+    pub fn new(args: &Args, file: &File, keys: &Keys) -> Result<Option<PeerSection>, Failure> {
+        let is_given = !args.peer_listen.is_empty() || args.peer_keys.is_some() || args.peer_congestion.is_some();
+        let none = Default::default();
+        let keys = match &keys.peers {
+            Some(keys) => keys,
+            None if is_given => &none,
+            None => return Ok(None),
+        };
+        let default = PeerSettings::default();
+        let listen = addresses(file, "peers.listen", keys.listen.as_deref())?;
+        let lanes = file.number("peers.lanes", keys.lanes.as_ref(), PeerSettings::LANES)?;
+        let slots = file.number("peers.slots", keys.slots.as_ref(), PeerSettings::SLOTS)?;
+        let owner_slots = file.number("peers.owner_slots", keys.owner_slots.as_ref(), PeerSettings::OWNER_SLOTS)?;
+        let connections = file.number("peers.connections", keys.connections.as_ref(), PeerSettings::CONNECTIONS)?;
+        let slot_bytes = file.size("peers.slot_bytes", keys.slot_bytes.as_ref(), u32::MAX.into())?;
+        let section = PeerSection {
+            listen: if args.peer_listen.is_empty() { listen } else { args.peer_listen.clone() },
+            advertise: addresses(file, "peers.advertise", keys.advertise.as_deref())?,
+            key_file: args.peer_keys.as_ref().or(keys.key_file.as_ref()).cloned().unwrap_or_default(),
+            congestion: args.peer_congestion.as_ref().or(keys.congestion.as_ref()).cloned().unwrap_or_default(),
+            lanes: lanes.unwrap_or(default.lanes),
+            slot_bytes: slot_bytes.map_or(default.slot_bytes, |bytes| bytes as u32),
+            slots: slots.unwrap_or(default.slots),
+            owner_slots: owner_slots.unwrap_or(default.owner_slots),
+            connections: connections.unwrap_or(default.connections),
+        };
+        section.settings().check().map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Some(section))
+    }
+
+    pub fn settings(&self) -> PeerSettings {
+        PeerSettings {
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            key_file: Some(self.key_file.clone()).filter(|path| !path.as_os_str().is_empty()),
+            congestion: Some(self.congestion.clone()).filter(|name| !name.is_empty()),
+            lanes: self.lanes,
+            slot_bytes: self.slot_bytes,
+            slots: self.slots,
+            owner_slots: self.owner_slots,
+            connections: self.connections,
+            ..PeerSettings::default()
+        }
+    }
+}
+
+fn addresses(file: &File, key: &str, found: Option<&[Spanned<String>]>) -> Result<Vec<SocketAddr>, Failure> {
+    let address = |place: &Spanned<String>| {
+        let parsed = place.get_ref().parse();
+        parsed.map_err(|_| file.wrong(key, place, "must be an IP address and a port, as 127.0.0.1:7711 or [::1]:7711"))
+    };
+    found.unwrap_or_default().iter().map(address).collect()
+}

@@ -1,0 +1,224 @@
+//! Regions of this side that the peer has opened.
+//!
+//! ```text
+//! OPEN ──▶ asking ──control thread──▶ open: number, grant ──CLOSE──▶ gone
+//!                                       └──withdrawn here──▶ withdrawn ──CLOSE──▶ gone
+//! ```
+//!
+//! Numbers are counted, so that one that was closed names nothing rather than its successor. Every number that was given out
+//! is closed by the peer, once.
+
+use super::SeatId;
+use super::line::{Line, REGIONS_MAX};
+use super::seat::Violation;
+use crate::engine::mail::{Event, Outbox};
+use crate::link::GrantId;
+use crate::link::tcp::{GrantError, Grants, Revoked, Use};
+use crate::peer::Message;
+use crate::region::{Region, Rights};
+use ring_abi::Status;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Opened {
+    seat: SeatId,
+    grants: Grants,
+    /// In the order of their numbers.
+    places: Vec<Place>,
+    /// The last number that was given out.
+    last: u32,
+    /// Requests that the control thread has not answered.
+    asking: Vec<u64>,
+    /// What is to be said to the peer, each when there is room.
+    answers: VecDeque<Answer>,
+    withdrawn: VecDeque<u32>,
+    /// Grants that were in use when they were taken back.
+    leaving: Vec<(GrantId, Arc<Region>)>,
+}
+
+#[derive(Debug)]
+struct Place {
+    number: u32,
+    /// `None`: withdrawn, and the peer has not closed it.
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    region: Arc<Region>,
+    rights: Rights,
+    grant: GrantId,
+}
+
+#[derive(Debug)]
+struct Answer {
+    request: u64,
+    result: Result<Given, (Status, String)>,
+}
+
+#[derive(Debug)]
+struct Given {
+    number: u32,
+    grant: GrantId,
+    bytes: u64,
+}
+
+/// OPENs of either side that are not answered.
+pub const OPENS_MAX: usize = 64;
+
+impl Opened {
+    /// None yet; `grants` are the connection's.
+    pub fn new(seat: SeatId, grants: Grants) -> Opened {
+        Opened {
+            seat,
+            grants,
+            places: Vec::new(),
+            last: 0,
+            asking: Vec::with_capacity(OPENS_MAX),
+            answers: VecDeque::with_capacity(OPENS_MAX),
+            withdrawn: VecDeque::new(),
+            leaving: Vec::new(),
+        }
+    }
+
+    /// OPEN or CLOSE.
+    pub fn received(&mut self, lane: usize, message: Message<'_>, outbox: &Outbox) -> Result<(), Violation> {
+        if lane != 0 {
+            return Err(Violation("a message about regions by another lane than the first"));
+        }
+        match message {
+            Message::Open { request, rights, name } => self.ask(request, rights, name, outbox),
+            Message::Close { number } => self.close(number),
+            _ => Err(Violation("not a message about regions of this side")),
+        }
+    }
+
+    fn ask(&mut self, request: u64, rights: u64, name: &str, outbox: &Outbox) -> Result<(), Violation> {
+        let rights = Rights::from_bits(rights).ok_or(Violation("an OPEN for rights that there are not"))?;
+        if self.asking.len() + self.answers.len() >= OPENS_MAX {
+            return Err(Violation("more OPENs at once than are taken"));
+        }
+        if self.asking.contains(&request) {
+            return Err(Violation("an OPEN with the number of another"));
+        }
+        self.asking.push(request);
+        outbox.send(Event::PeerAsks { seat: self.seat, request, rights, name: name.to_owned() });
+        Ok(())
+    }
+
+    fn close(&mut self, number: u32) -> Result<(), Violation> {
+        let at = self.find(number).ok_or(Violation("a CLOSE of what is not open"))?;
+        if let Some(open) = self.places.remove(at).open {
+            self.revoke(open);
+        }
+        Ok(())
+    }
+
+    /// The control thread's answer to an OPEN.
+    pub fn answer(&mut self, request: u64, answer: Result<(Arc<Region>, Rights), (Status, String)>) {
+        let Some(at) = self.asking.iter().position(|known| *known == request) else { return };
+        self.asking.swap_remove(at);
+        let result = answer.and_then(|(region, rights)| self.give(region, rights));
+        self.answers.push_back(Answer { request, result });
+    }
+
+    fn give(&mut self, region: Arc<Region>, rights: Rights) -> Result<Given, (Status, String)> {
+        if self.places.len() + self.leaving.len() >= REGIONS_MAX as usize {
+            let text = format!("{REGIONS_MAX} regions are open by this connection");
+            return Err((Status::LIMIT_EXCEEDED, text));
+        }
+        let Some(number) = self.last.checked_add(1) else {
+            return Err((Status::LIMIT_EXCEEDED, "all numbers of this connection are used up".to_owned()));
+        };
+        let bytes = region.bytes();
+        let grant = self.grants.grant(region.clone(), 0, bytes, rights, Use::Many).map_err(|error| match error {
+            GrantError::RegionGone => (Status::REGION_GONE, error.to_string()),
+            GrantError::NoRight => (Status::NO_RIGHT, error.to_string()),
+            _ => (Status::LIMIT_EXCEEDED, error.to_string()),
+        })?;
+        self.last = number;
+        self.places.push(Place { number, open: Some(Open { region, rights, grant }) });
+        Ok(Given { number, grant, bytes })
+    }
+
+    /// The region that the peer knows by that number, for such use.
+    ///
+    /// # Errors
+    /// [`Status::REGION_GONE`] also for a number that was never given out: it may have been closed since.
+    pub fn find_for(&self, number: u32, wanted: Rights) -> Result<&Arc<Region>, Status> {
+        let place = self.find(number).and_then(|at| self.places.get(at));
+        let open = place.and_then(|place| place.open.as_ref()).ok_or(Status::REGION_GONE)?;
+        if open.rights.covers(wanted) { Ok(&open.region) } else { Err(Status::NO_RIGHT) }
+    }
+
+    /// Takes a region away from the peer.
+    pub fn withdraw(&mut self, region: &Arc<Region>) {
+        for at in 0..self.places.len() {
+            let Some(place) = self.places.get_mut(at) else { return };
+            if let Some(open) = place.open.take_if(|open| Arc::ptr_eq(&open.region, region)) {
+                self.withdrawn.push_back(place.number);
+                self.revoke(open);
+            }
+        }
+    }
+
+    fn revoke(&mut self, open: Open) {
+        if self.grants.revoke(open.grant) == Ok(Revoked::Later) {
+            self.leaving.push((open.grant, open.region));
+        }
+    }
+
+    /// A grant that was in use when it was taken back is so no more.
+    pub fn revoked(&mut self, grant: GrantId) {
+        self.leaving.retain(|(leaving, _)| *leaving != grant);
+    }
+
+    /// True while the peer may touch it by operations of its own.
+    pub fn uses(&self, region: &Arc<Region>) -> bool {
+        let open = self.places.iter().filter_map(|place| place.open.as_ref()).map(|open| &open.region);
+        open.chain(self.leaving.iter().map(|(_, region)| region)).any(|known| Arc::ptr_eq(known, region))
+    }
+
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.places.iter().filter(|place| place.open.is_some()).count()
+    }
+
+    /// Sends what waits, as far as there is spare room on lane 0.
+    pub fn act(&mut self, line: &mut Line) {
+        while line.has_spare_room(0) {
+            // Answers first: a region may be withdrawn before the peer has heard that it is open.
+            if let Some(answer) = self.answers.pop_front() {
+                line.send(0, &answer.message());
+            } else if let Some(number) = self.withdrawn.pop_front() {
+                line.send(0, &Message::Withdrawn { number });
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// The connection is quiet: nobody touches anything by it any more.
+    pub fn quiesced(&mut self) {
+        self.places.clear();
+        self.leaving.clear();
+    }
+
+    fn find(&self, number: u32) -> Option<usize> {
+        self.places.binary_search_by_key(&number, |place| place.number).ok()
+    }
+}
+
+impl Answer {
+    fn message(&self) -> Message<'_> {
+        let request = self.request;
+        match &self.result {
+            Ok(Given { number, grant, bytes }) => {
+                let (number, grant, bytes) = (*number, grant.0, *bytes);
+                Message::Opened { request, status: Status::OK, number, grant, bytes, text: "" }
+            }
+            Err((status, text)) => Message::Opened { request, status: *status, number: 0, grant: 0, bytes: 0, text },
+        }
+    }
+}

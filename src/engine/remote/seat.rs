@@ -1,0 +1,229 @@
+//! One connection: its line, its two halves, and its life.
+//!
+//! A turn has two parts. First events are taken, by the halves and without the line, which is giving them; what they want to
+//! say is noted. Then the halves act: they post and send.
+//!
+//! ```text
+//! up ──line down, violation, silence──▶ going down ──line quiet──▶ quiet ──both halves wound up──▶ gone
+//! ```
+
+use super::asked::Asked;
+use super::asking::{Asking, Hands, Zeros};
+use super::heartbeat::Heartbeat;
+use super::judging::Judging;
+use super::line::{Line, OWNER_TASK, OWNER_WORK};
+use super::opened::Opened;
+use super::parcel::Parcels;
+use super::serving::Serving;
+use super::slots::SlotMemory;
+use super::{News, RemoteConfig, SeatId};
+use crate::engine::mail::Outbox;
+use crate::link::tcp::{Bell, Use};
+use crate::link::{Event, Reason};
+use crate::peer::{Connected, Hold, Message};
+use crate::pipeline::LinkId;
+use crate::region::Rights;
+use std::collections::VecDeque;
+
+/// A connection to another engine.
+pub struct Seat {
+    pub id: SeatId,
+    pub state: State,
+    pub line: Line,
+    /// The requester half.
+    pub asking: Asking,
+    /// What the one owner half, of all seats, calls this one.
+    pub owner: LinkId,
+    /// Regions of this side that the peer has opened.
+    pub opened: Opened,
+    /// Regions of the peer that this side's clients have opened.
+    pub asked: Asked,
+    pub judging: Judging,
+    /// Where the peer's WRITEs land.
+    pub landings: SlotMemory,
+    /// Epoll watches lane 0's socket for room as well.
+    pub watches_room: bool,
+    heartbeat: Heartbeat,
+    /// Dropped with the rest: the peer is not dialled again before.
+    _hold: Hold,
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Up,
+    /// The line is shut down; lanes may be at memory still.
+    GoingDown,
+    /// Nothing moves any more; what the two machines have is being wound up.
+    Quiet,
+}
+
+/// The peer does what no engine does: its connection is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(pub &'static str);
+
+/// What all seats have in common, for taking events.
+pub struct Around<'a> {
+    pub serving: &'a mut Serving,
+    pub outbox: &'a Outbox,
+    /// Peers that did what they may not.
+    pub violations: &'a mut u64,
+    pub now_ns: u64,
+}
+
+impl Seat {
+    /// `None`: there is no memory, no room or no thread for it.
+    pub fn new(
+        connected: Connected,
+        config: &RemoteConfig,
+        bell: &Bell,
+        zeros: &Zeros,
+        serving: &mut Serving,
+    ) -> Option<Seat> {
+        let Connected { epoch, sockets, hold, .. } = connected;
+        let id = SeatId(epoch);
+        let mut line = Line::new(sockets, config, bell).ok()?;
+        let lanes = line.lanes();
+        let landings = SlotMemory::new(config.slots, config.slot_bytes).ok()?;
+        let (region, grants) = (landings.region().clone(), line.grants().clone());
+        let bytes = region.bytes();
+        let grant = grants.grant(region, 0, bytes, Rights::WRITE, Use::Many).ok()?;
+        let asking = Asking::new(config, lanes, &grants, zeros).ok()?;
+        // Last, because it is to be closed.
+        let owner = serving.open(lanes)?;
+        let (slots, slot_bytes) = (config.slots, config.slot_bytes);
+        line.send(0, &Message::Slots { grant: grant.0, slots, slot_bytes });
+        line.ring();
+        Some(Seat {
+            id,
+            state: State::Up,
+            line,
+            asking,
+            owner,
+            opened: Opened::new(id, grants),
+            asked: Asked::new(id),
+            judging: Judging::new(config, lanes),
+            landings,
+            watches_room: false,
+            heartbeat: Heartbeat::new(lanes, config.dead_after_ns),
+            _hold: hold,
+        })
+    }
+
+    /// Takes what has happened. True if something has.
+    pub fn take_events(&mut self, around: &mut Around<'_>) -> bool {
+        let mut ends = End::None;
+        let Seat { line, asking, owner, opened, asked, heartbeat, .. } = self;
+        let now_ns = around.now_ns;
+        let mut ear = Ear { asking, owner: *owner, opened, asked, heartbeat };
+        let moved = line.poll(&mut |event| match event {
+            // What comes behind a violation is not believed; tasks and completions are this side's own.
+            Event::Received { lane, bytes } if ends == End::None => {
+                let heard = Message::read(bytes).map_err(|bad| Violation(bad.0));
+                if heard.and_then(|message| ear.hear(lane, message, around)).is_err() {
+                    ends = End::Violation;
+                }
+            }
+            Event::Received { .. } => {}
+            Event::Completed { id, result } if id & OWNER_WORK != 0 => {
+                around.serving.completed(ear.owner, id & !OWNER_WORK, result);
+            }
+            Event::Completed { id, result } => ear.asking.completed(id, result, now_ns),
+            Event::Ran(task) if task.id & OWNER_TASK != 0 => around.serving.ran(ear.owner, task, now_ns),
+            Event::Ran(task) => ear.asking.ran(task, now_ns),
+            Event::Revoked { grant, spoiled } => {
+                ear.asking.revoked(grant, spoiled, now_ns);
+                ear.opened.revoked(grant);
+            }
+            Event::Down(Reason::Violation(_)) => ends = End::Violation,
+            Event::Down(_) if ends == End::None => ends = End::Down,
+            Event::Down(_) => {}
+        });
+        if ends != End::None && self.state == State::Up {
+            *around.violations += u64::from(ends == End::Violation);
+            self.go_down(around);
+        }
+        if self.state == State::GoingDown && self.line.is_quiet() {
+            self.state = State::Quiet;
+            self.asking.quiesced();
+            self.opened.quiesced();
+            around.serving.quiesced(self.owner);
+        }
+        moved
+    }
+
+    /// Nothing new starts, and everything that its regions were used for ends.
+    fn go_down(&mut self, around: &mut Around<'_>) {
+        self.state = State::GoingDown;
+        self.line.shut_down();
+        self.asking.down();
+        around.serving.down(self.owner);
+        self.asked.end(around.outbox);
+    }
+
+    /// Does what is to be done. True if anything was.
+    pub fn act(&mut self, parcels: &mut Parcels, news: &mut VecDeque<News>, now_ns: u64) -> bool {
+        let Seat { line, asking, opened, asked, heartbeat, judging, .. } = self;
+        asked.act(line);
+        opened.act(line);
+        let did = asking.act(&mut Hands { line, asked, parcels, news, now_ns });
+        asking.take_sample().into_iter().for_each(|(moved, ns)| judging.carried(moved, ns));
+        heartbeat.round_trip_ns().into_iter().for_each(|ns| judging.answered(ns));
+        if self.state == State::Up {
+            let awaits = |lane| asking.awaits(lane) || lane == 0 && asked.is_waiting();
+            if !heartbeat.act(line, now_ns, awaits) {
+                line.shut_down();
+            }
+        }
+        did
+    }
+
+    /// True when nothing of it is left anywhere.
+    pub fn is_gone(&self, serving: &Serving) -> bool {
+        self.state == State::Quiet && self.asking.is_over() && serving.is_closed(self.owner)
+    }
+
+    /// On the poller's clock, `u64::MAX` for never.
+    pub fn next_timer_ns(&self) -> u64 {
+        let beat_ns = if self.state == State::Up { self.heartbeat.next_timer_ns() } else { u64::MAX };
+        self.asking.next_timer_ns().min(beat_ns)
+    }
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    None,
+    Down,
+    Violation,
+}
+
+/// All of a seat but the line, which is speaking.
+struct Ear<'a> {
+    asking: &'a mut Asking,
+    owner: LinkId,
+    opened: &'a mut Opened,
+    asked: &'a mut Asked,
+    heartbeat: &'a mut Heartbeat,
+}
+
+impl Ear<'_> {
+    fn hear(&mut self, lane: usize, message: Message<'_>, around: &mut Around<'_>) -> Result<(), Violation> {
+        // A side says SLOTS before anything else on lane 0, and other lanes may be faster.
+        let is_first = lane == 0 && !self.asking.knows_slots();
+        match message {
+            Message::Slots { .. } => self.asking.received(lane, message, around.now_ns),
+            _ if is_first => Err(Violation("something before SLOTS")),
+            Message::Pack { .. } | Message::Unpack { .. } | Message::Cancel { .. } => {
+                around.serving.received(self.owner, self.opened, lane, message, around.now_ns)
+            }
+            Message::Done { .. } | Message::Refused { .. } | Message::Failed { .. } | Message::Drained { .. } => {
+                self.asking.received(lane, message, around.now_ns)
+            }
+            Message::Open { .. } | Message::Close { .. } => self.opened.received(lane, message, around.outbox),
+            Message::Opened { .. } | Message::Withdrawn { .. } => self.asked.received(lane, message, around.outbox),
+            Message::Ping { .. } | Message::Pong { .. } => self.heartbeat.received(lane, message, around.now_ns),
+        }
+    }
+}
