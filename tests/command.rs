@@ -138,12 +138,70 @@ fn rows_and_large_pieces_are_one_batch_of_two_descriptors() {
 #[test]
 fn what_there_is_not_is_refused_with_status_2() {
     refused(&["bench", "W9"], "W1, W2, W3, W4, W5 and matrix");
-    refused(&["bench", "--link", "pigeon"], "shm, local, tcp, verbs and sim:PROFILE");
+    refused(&["bench", "--link", "pigeon"], "shm, tcp, local, verbs and sim:PROFILE");
     refused(&["bench", "--link", "sim:nothing"], "the simulator's profiles are reference,");
-    refused(&["bench", "--link", "tcp"], "--link tcp is not built yet");
+    refused(&["bench", "--link", "verbs"], "--link verbs is not built yet");
+    refused(&["explain", "--link", "tcp"], "sim:tcp-loopback");
     refused(&["bench", "--route", "detour"], "detour");
     refused(&["bench", "W5", "--link", "local", "--table-mib", "16", "--route", "gather"], "nothing to pack");
     refused(&["fly"], "fly");
+}
+
+#[test]
+fn what_is_for_another_link_is_refused_with_status_2() {
+    let tcp = ["bench", "W5", "--link", "tcp"];
+    refused(&[&tcp[..], &["--owner-memory", "private"]].concat(), "for clients of the owner's engine only");
+    refused(&[&tcp[..], &["--congestion", "pigeon"]].concat(), "congestion control \"pigeon\"");
+    refused(&[&tcp[..], &["--timeline", "w5.svg"]].concat(), "--timeline is for --link sim:PROFILE");
+    for link in ["shm", "local", "sim:reference"] {
+        let refused = |options: &[&str], why: &str| refused(&[&["bench", "W5", "--link", link], options].concat(), why);
+        refused(&["--congestion", "cubic"], "are for --link tcp");
+        refused(&["--peer-config", "peers.toml"], "are for --link tcp");
+    }
+    refused(&["bench", "W5", "--requesters", "2"], "--requesters is for --link tcp");
+}
+
+#[test]
+fn several_clients_are_asked_for_in_a_way_that_can_be_done() {
+    let clients = ["bench", "W5", "--clients", "2"];
+    refused(&[&clients[..], &["--iterations", "3"]].concat(), "cannot be used with");
+    refused(&[&clients[..], &["--link", "sim:reference"]].concat(), "not for --link sim:PROFILE");
+    refused(&[&clients[..], &["--seconds", "0"]].concat(), "must be from 0.01 to 3600");
+    refused(&["bench", "matrix", "--clients", "2"], "name workloads, and not the matrix");
+    refused(&["bench", "W5", "--clients", "65"], "65 is not in 1..=64");
+    refused(&["bench", "W5", "--link", "tcp", "--clients", "33", "--requesters", "2"], "66 clients of all requesters");
+}
+
+/// The JSON line of several clients over a small table.
+fn share(args: &[&str]) -> Value {
+    let output = output(&[&["bench", "W5", "--json", "--table-mib", "16", "--seconds", "0.1"], args].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn several_clients_are_told_what_each_of_them_got() {
+    for (args, clients) in [
+        (&["--clients", "3", "--op", "read"][..], 3),
+        (&["--clients", "2", "--op", "write", "--submit", "rows"], 2),
+        (&["--link", "local"], 1),
+    ] {
+        let record = share(args);
+        let bytes: Vec<u64> = record["client_bytes"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+        assert_eq!((bytes.len(), record["clients"].as_u64()), (clients, Some(clients as u64)), "{record}");
+        assert!(bytes.iter().all(|bytes| bytes.is_multiple_of(1024 * 264)), "whole batches: {record}");
+        let ratio = *bytes.iter().min().unwrap() as f64 / *bytes.iter().max().unwrap() as f64;
+        assert_eq!(record["least_over_most"].as_f64(), Some(ratio).filter(|ratio| ratio.is_finite()), "{record}");
+        let all = bytes.iter().sum::<u64>() as f64;
+        assert!((record["useful_gbps"].as_f64().unwrap() - all * 8.0 / 0.1e9).abs() < 1e-6, "{record}");
+        assert_eq!((record["verified"].as_bool(), record["seconds"].as_f64()), (Some(true), Some(0.1)));
+        assert_eq!(record["table_bytes"].as_u64(), Some(16 << 20));
+    }
+}
+
+#[test]
+fn as_many_clients_as_there_may_be_find_room_beside_the_owner() {
+    assert_eq!(share(&["--clients", "64"])["clients"].as_u64(), Some(64));
 }
 
 #[test]

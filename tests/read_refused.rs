@@ -2,7 +2,10 @@
 
 mod tables;
 
-use tables::{all_formats, npy, pattern, rows_of, safetensors};
+use scatter_ring::client::{Client, Setup};
+use scatter_ring::engine::{Config, Endpoint, Engine, Identity, PeerSettings, RunningEngine};
+use std::os::unix::fs::PermissionsExt;
+use tables::{Place, all_formats, npy, pattern, rows_of, safetensors};
 
 #[test]
 fn a_wrong_row_number_is_named_with_its_place() {
@@ -137,6 +140,35 @@ fn what_contradicts_itself_is_refused_with_status_2() {
     place.fails("--rows rows.txt --out out.bin", 2, &["--table"]);
     place.fails("--table table.npy --export x --attach s --rows rows.txt --out out.bin", 2, &["cannot be used with"]);
     place.fails("--export x --row-bytes 24 --rows rows.txt --out out.bin", 2, &["--attach"]);
+    let endpoint = endpoint();
+    place.fails(&format!("--table table.npy --peer {endpoint} --rows rows.txt --out out.bin"), 2, &["--export"]);
+    let at_peer = "--attach socket --export x --row-bytes 24 --rows rows.txt --out out.bin --peer";
+    place.fails(&format!("{at_peer} {}", &endpoint[1..]), 2, &["--peer", "not an endpoint"]);
     let args = "--table table.npy --rows rows.txt --out out.bin";
     place.fails(&format!("{args} --attach nowhere"), 1, &["no socket at nowhere: is `scatter-ring serve` running"]);
+}
+
+/// Where nobody listens.
+fn endpoint() -> String {
+    Endpoint::new(Identity([7; 16]), None, &["127.0.0.1:1".parse().unwrap()]).unwrap().to_string()
+}
+
+/// An engine at the socket of a place.
+fn serving(place: &Place, peers: Option<PeerSettings>) -> RunningEngine {
+    std::fs::set_permissions(place.0.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let engine = Engine::new(&Config { peers, ..Config::default() }).unwrap().start().unwrap();
+    engine.listen(&place.path("socket")).unwrap();
+    Client::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    engine
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_is_said() {
+    let place = all_formats();
+    let args = format!("--attach socket --peer {} --export x --row-bytes 24 --rows rows.txt --out out.bin", endpoint());
+    let engine = serving(&place, None);
+    place.fails(&args, 1, &["this engine has no peers", "--peer-listen"]);
+    drop(engine);
+    let _engine = serving(&place, Some(PeerSettings::default()));
+    place.fails(&args, 1, &["Connection refused"]);
 }

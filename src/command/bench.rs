@@ -4,13 +4,16 @@ use super::Failure;
 use super::file;
 use super::machine;
 use super::owner::OwnerMemory;
-use super::place::Place;
+use super::place::{Party, Place, Tcp};
 use super::report::{self, Figures, Record};
+use super::share::{self, Sharing};
 use super::simulate;
 use super::transfer::{How, Op, RouteChoice, Submit, Transfer};
 use super::workload::{TABLE_BYTES, WORKLOADS, Workload};
 use scatter_ring::cost::Direction;
+use scatter_ring::engine::PeerSettings;
 use scatter_ring::sim::{Profile, profiles};
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -30,8 +33,9 @@ pub struct Args {
     /// most 512 MiB; three geometries; reading and writing.
     #[arg(value_name = "WORKLOAD", value_parser = parse_workload, hide_default_value = true)]
     workloads: Vec<Named>,
-    /// What is between client and table: shm (client, engine and owner are three processes), local (all in one process),
-    /// sim:PROFILE (nothing is moved, all times are simulated); not built yet: tcp, verbs
+    /// What is between client and table: shm (client, engine and owner are three processes), tcp (client, its engine, the
+    /// owner's engine and the owner are four, and the engines reach each other over loopback), local (all in one process),
+    /// sim:PROFILE (nothing is moved, all times are simulated); not built yet: verbs
     ///
     /// Profiles: reference, roce-25g, roce-100g, ib-400g, efa-100g, tcp-loopback, soft-roce. With them the matrix has one
     /// geometry more, and mixes, and each iteration has another seed.
@@ -41,6 +45,12 @@ pub struct Args {
     /// own, which it packs into slots of shared memory
     #[arg(long, value_enum, default_value_t = OwnerMemory::Shared)]
     owner_memory: OwnerMemory,
+    /// The kernel's congestion control of both engines of `--link tcp` [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Settings of both engines of `--link tcp`, for experiments.
+    #[arg(long, hide = true, value_name = "FILE")]
+    peer_config: Option<PathBuf>,
     /// Which way; `matrix` does both if this is not given [default: read]
     #[arg(long)]
     op: Option<Op>,
@@ -51,8 +61,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Submit::Index)]
     submit: Submit,
     /// How often each workload is timed
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 24, conflicts_with = "Sharing")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     iterations: u32,
+    #[command(flatten)]
+    sharing: Sharing,
     /// Another number gives other lists
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -73,6 +86,8 @@ Examples:
   scatter-ring bench W1 --submit rows                One descriptor a row
   scatter-ring bench W1 W4 --op write --json         For a program to read
   scatter-ring bench matrix --link local             Sizes, counts and geometries
+  scatter-ring bench --link tcp --congestion cubic   Two engines, over loopback
+  scatter-ring bench W1 --clients 8 --seconds 5      What each of eight clients gets
   scatter-ring bench W1 --link sim:roce-100g         What a link would do that is not here";
 
 /// A word of the command line.
@@ -102,6 +117,7 @@ fn parse_workload(word: &str) -> Result<Named, String> {
 #[derive(Clone, Debug)]
 pub(super) enum Link {
     Shm,
+    Tcp,
     Local,
     Sim(&'static Profile),
     /// Known, but not there yet.
@@ -114,14 +130,15 @@ impl FromStr for Link {
     fn from_str(word: &str) -> Result<Link, String> {
         match word {
             "shm" => Ok(Link::Shm),
+            "tcp" => Ok(Link::Tcp),
             "local" => Ok(Link::Local),
-            "tcp" | "verbs" => Ok(Link::NotBuilt(word.to_owned())),
+            "verbs" => Ok(Link::NotBuilt(word.to_owned())),
             _ => match word.strip_prefix("sim:") {
                 Some(name) => profiles::named(name).map(Link::Sim).ok_or_else(|| {
                     let names: Vec<&str> = profiles::all().iter().map(|profile| profile.name).collect();
                     format!("the simulator's profiles are {}", names.join(", "))
                 }),
-                None => Err("there are shm, local, tcp, verbs and sim:PROFILE".to_owned()),
+                None => Err("there are shm, tcp, local, verbs and sim:PROFILE".to_owned()),
             },
         }
     }
@@ -139,33 +156,46 @@ const PAYLOAD_MAX: u64 = 512 << 20;
 pub fn run(args: &Args) -> Result<(), Failure> {
     let link = match &args.link {
         Link::Shm => "shm",
+        Link::Tcp => "tcp",
         Link::Local => "local",
         Link::Sim(_) => "sim",
         Link::NotBuilt(link) => {
             return Err(Failure::Usage(format!(
-                "--link {link} is not built yet: there are shm, local and sim:PROFILE"
+                "--link {link} is not built yet: there are shm, tcp, local and sim:PROFILE"
             )));
         }
     };
-    if link != "shm" && args.owner_memory == OwnerMemory::Private {
-        let text = format!("--owner-memory private is for --link shm: with {link} there is no owner process");
-        return Err(Failure::Usage(text));
-    }
+    args.check(link)?;
     if let Link::Sim(profile) = args.link {
         return run_simulated(profile, args);
     }
-    if args.timeline.is_some() {
-        return Err(Failure::Usage("--timeline is for --link sim:PROFILE".into()));
-    }
     let cases = cases(args);
-    let mut place = if link == "shm" {
-        Place::processes(args.table_bytes(), args.owner_memory)?
-    } else {
-        Place::here(args.table_bytes())?
+    let place = match link {
+        "tcp" => Place::tcp(args.table_bytes(), args.tcp())?,
+        "shm" => Place::shm(args.table_bytes(), args.owner_memory)?,
+        _ => Place::local(args.table_bytes())?,
     };
-    let records = each(&cases, |case| &case.workload.name, args.json, |case| measure(&mut place, case, link, args))?;
+    if args.sharing.is_wanted() {
+        return share(&place, &cases, link, args);
+    }
+    let mut party = place.party(0)?;
+    let records = each(&cases, |case| &case.workload.name, args.json, |case| measure(&mut party, case, link, args))?;
     if !args.json {
         writeln!(std::io::stdout(), "{}", report::records(&records).trim_fmt())?;
+    }
+    Ok(())
+}
+
+fn share(place: &Place, cases: &[Case], link: &str, args: &Args) -> Result<(), Failure> {
+    let measure = |Case { workload, op }: &Case| {
+        let (how, seed, table_bytes) = (args.how(*op), args.seed, args.unusual_table());
+        share::measure(place, &share::Job { workload, how, link, seed, table_bytes }, &args.sharing)
+    };
+    let records = each(cases, |case| &case.workload.name, args.json, measure)?;
+    if !args.json {
+        let mut out = std::io::stdout();
+        writeln!(out, "{}\n", share::table(&records).trim_fmt())?;
+        records.iter().try_for_each(|record| writeln!(out, "{}", share::sum(record)))?;
     }
     Ok(())
 }
@@ -193,12 +223,12 @@ fn run_simulated(profile: &'static Profile, args: &Args) -> Result<(), Failure> 
 }
 
 /// Measures each, and shows how far that is. As JSON each record is written at once, else they are handed back.
-fn each<T>(
+fn each<T, R: Serialize>(
     cases: &[T],
     name: impl Fn(&T) -> &String,
     json: bool,
-    mut measure: impl FnMut(&T) -> Result<Record, Failure>,
-) -> Result<Vec<Record>, Failure> {
+    mut measure: impl FnMut(&T) -> Result<R, Failure>,
+) -> Result<Vec<R>, Failure> {
     let mut records = Vec::new();
     let progress = report::bar(cases.len() as u64, "measuring");
     for case in cases {
@@ -219,6 +249,65 @@ fn each<T>(
 impl Args {
     fn table_bytes(&self) -> u64 {
         self.table_mib << 20
+    }
+
+    /// Said only where figures cannot be compared with others.
+    fn unusual_table(&self) -> Option<u64> {
+        Some(self.table_bytes()).filter(|bytes| *bytes != TABLE_BYTES)
+    }
+
+    fn how(&self, op: Op) -> How {
+        How { op, route: self.route, submit: self.submit }
+    }
+
+    fn tcp(&self) -> Tcp<'_> {
+        Tcp {
+            congestion: self.congestion.as_deref(),
+            config: self.peer_config.as_deref(),
+            requesters: self.sharing.requesters(),
+        }
+    }
+
+    /// What one option says of another.
+    fn check(&self, link: &str) -> Result<(), Failure> {
+        let usage = |text: String| Err(Failure::Usage(text));
+        let is_private = self.owner_memory == OwnerMemory::Private;
+        match link {
+            "shm" => {}
+            "tcp" if is_private => {
+                let why = "memory that its owner packs is for clients of the owner's engine only";
+                return usage(format!("--owner-memory private is for --link shm: {why}"));
+            }
+            _ if is_private => {
+                return usage(format!(
+                    "--owner-memory private is for --link shm: with {link} there is no owner process"
+                ));
+            }
+            _ => {}
+        }
+        if self.timeline.is_some() && link != "sim" {
+            return usage("--timeline is for --link sim:PROFILE".to_owned());
+        }
+        if link != "tcp" && (self.congestion.is_some() || self.peer_config.is_some()) {
+            return usage("--congestion and --peer-config are for --link tcp".to_owned());
+        }
+        if self.sharing.is_wanted() {
+            self.check_sharing(link)?;
+        }
+        // Else both engines would say it, in the middle of everything.
+        let settings = PeerSettings { congestion: self.congestion.clone(), ..PeerSettings::default() };
+        settings.check().map_err(|error| Failure::Usage(format!("--congestion: {error}")))
+    }
+
+    fn check_sharing(&self, link: &str) -> Result<(), Failure> {
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        if link == "sim" {
+            return usage("--clients, --requesters and --seconds are not for --link sim:PROFILE");
+        }
+        if self.workloads.iter().any(|named| matches!(named, Named::Matrix)) {
+            return usage("each of several clients has a buffer of its own: name workloads, and not the matrix");
+        }
+        self.sharing.check(link == "tcp")
     }
 }
 
@@ -252,10 +341,10 @@ fn matrix(args: &Args) -> Vec<Case> {
     ops.iter().flat_map(with).collect()
 }
 
-fn measure(place: &mut Place, case: &Case, link: &str, args: &Args) -> Result<Record, Failure> {
+fn measure(party: &mut Party, case: &Case, link: &str, args: &Args) -> Result<Record, Failure> {
     let Case { workload, op } = case;
-    let how = How { op: *op, route: args.route, submit: args.submit };
-    let mut transfer = Transfer::new(&mut place.client, &place.table, workload, args.seed)?;
+    let how = args.how(*op);
+    let mut transfer = Transfer::new(&mut party.client, &party.table, workload, args.seed)?;
     let compared = transfer.verify(how, || ())?;
     let mut runs = Vec::with_capacity(args.iterations as usize);
     for i in 0..args.iterations as usize {
@@ -268,10 +357,12 @@ fn measure(place: &mut Place, case: &Case, link: &str, args: &Args) -> Result<Re
     let figures = Figures::of(&runs);
     let direction = if *op == Op::Read { Direction::Read } else { Direction::Write };
     let predicted = machine::predicted(&workload.name, direction, link, args.seed);
-    // What the engine maps is never gathered, and what only its owner reaches always is.
+    let (direct_ns, gather_ns) = (predicted.map(|d| d.direct_ns), predicted.and_then(|d| d.gather_ns));
+    // On one host what the engine maps is never gathered, and what only its owner reaches always is.
     let (direct_ns, gather_ns) = match args.owner_memory {
-        OwnerMemory::Shared => (predicted.map(|decision| decision.direct_ns), None),
-        OwnerMemory::Private => (None, predicted.and_then(|decision| decision.gather_ns)),
+        _ if link == "tcp" => (direct_ns, gather_ns),
+        OwnerMemory::Shared => (direct_ns, None),
+        OwnerMemory::Private => (None, gather_ns),
     };
     Ok(Record {
         workload: workload.name.clone(),
@@ -304,6 +395,6 @@ fn measure(place: &mut Place, case: &Case, link: &str, args: &Args) -> Result<Re
         staging_peak_bytes: None,
         verified: compared == workload.bytes() * transfer.lists() as u64,
         simulated: false,
-        table_bytes: (args.table_bytes() != TABLE_BYTES).then(|| args.table_bytes()),
+        table_bytes: args.unusual_table(),
     })
 }

@@ -78,6 +78,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         Link::Shm => this_machine("shm", direction),
         Link::Local => this_machine("local", direction),
+        Link::Tcp => {
+            let text =
+                "--link tcp cannot be predicted here: sim:tcp-loopback is like it, and bench --link tcp measures it";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         Link::NotBuilt(link) => {
             return Err(Failure::Usage(format!(
                 "--link {link} is not built yet: there are shm, local and sim:PROFILE"

@@ -15,6 +15,7 @@ pub mod read;
 pub mod regret;
 mod report;
 pub mod serve;
+mod share;
 mod simulate;
 mod transfer;
 mod workload;

@@ -9,7 +9,7 @@ mod windows;
 
 use super::{Failure, file, report};
 use output::Output;
-use scatter_ring::region::Rights;
+use scatter_ring::engine::Endpoint;
 use serde::Serialize;
 use session::Session;
 use std::io::Write;
@@ -35,6 +35,11 @@ pub struct Args {
     /// Instead of a file: what the engine serves, or another process has exported, by this name
     #[arg(long, value_name = "NAME", group = "what", requires = "attach")]
     export: Option<String>,
+    /// With --export: what is exported not by this engine but by another one, by the endpoint that it prints
+    ///
+    /// The engine at --attach connects to that one, and both must have been started for that: see `serve --peer-listen`.
+    #[arg(long, value_name = "ENDPOINT", requires = "export")]
+    peer: Option<Endpoint>,
     #[command(flatten)]
     layout: table::Layout,
     /// The row numbers, counted from 0; - is standard input
@@ -64,7 +69,9 @@ Examples:
   scatter-ring read --table table.npy --rows ids.npy --out rows.npy
   scatter-ring read --table model.safetensors --tensor embeddings.word_embeddings.weight --rows ids.txt --out rows.npy
   seq 0 2 99 | scatter-ring read --table table.bin --row-bytes 264 --rows - --out rows.bin
-  scatter-ring read --attach /run/scatter-ring/socket --export table --row-bytes 264 --rows ids.npy --out rows.bin";
+  scatter-ring read --attach /run/scatter-ring/socket --export table --row-bytes 264 --rows ids.npy --out rows.bin
+  scatter-ring read --attach /run/scatter-ring/socket --peer \"$ENDPOINT\" --export table --row-bytes 264 \
+      --rows ids.npy --out rows.bin";
 
 /// The keys of `--json`: those of `bench --json` where it has them.
 #[derive(Serialize)]
@@ -89,10 +96,10 @@ struct Record {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut session = Session::start(args.attach.as_deref())?;
+    let mut session = Session::start(args.attach.as_deref(), args.peer.as_ref())?;
     let (table, exported) = match &args.export {
         Some(name) => {
-            let region = session.client.open(name, Rights::READ)?;
+            let region = session.open(name)?;
             (Table::raw(format!("export {name}"), region.bytes(), &args.layout)?, Some(region))
         }
         None => (Table::in_file(args.table_path(), &args.layout)?, None),

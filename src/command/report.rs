@@ -76,7 +76,7 @@ impl Figures {
             p50_us: times[times.len() / 2],
             p95_us: times[(times.len() * 95 / 100).min(times.len() - 1)],
             best_us: times[0],
-            queue_us: Some(median(runs.iter().map(|run| f64::from(run.span.queue_ns) / 1e3))),
+            queue_us: stage(|run| run.span.queue_ns),
             plan_us: stage(|run| run.span.plan_ns),
             command_us: stage(|run| run.span.command_ns),
             pack_us: stage(|run| run.span.pack_ns),

@@ -266,8 +266,8 @@ impl Sides<'_> {
 
 fn explain(error: &BatchError, how: How) -> Failure {
     if error.status == ring_abi::Status::UNSUPPORTED && how.route == RouteChoice::Gather {
-        let text = "the engine refuses --route gather on this link (UNSUPPORTED): on one host both sides are mapped, \
-                    so that there is nothing to pack";
+        let text = "the engine refuses --route gather (UNSUPPORTED): where it has mapped both sides, as on one host, \
+                    there is nothing to pack";
         return Failure::Usage(text.to_owned());
     }
     Failure::Run(error.to_string())

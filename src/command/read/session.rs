@@ -3,8 +3,8 @@
 use super::super::{Failure, report};
 use super::file;
 use super::table::Table;
-use scatter_ring::client::{Client, Region, Setup};
-use scatter_ring::engine::{Config, Engine, RunningEngine};
+use scatter_ring::client::{Client, ClientError, Peer, Region, Setup};
+use scatter_ring::engine::{Config, Endpoint, Engine, RunningEngine};
 use scatter_ring::region::Rights;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,6 +13,8 @@ use std::path::Path;
 /// A client of an engine, in this process or elsewhere. Dropped from top to bottom.
 pub struct Session {
     pub client: Client,
+    /// The other engine that has the table, if it is another one.
+    peer: Option<Peer>,
     /// The engine, if it is in this process.
     own: Option<RunningEngine>,
 }
@@ -24,19 +26,34 @@ const TABLE: &str = "table";
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Session {
-    /// With the engine that listens at a socket, or without one with an engine in this process.
-    pub fn start(socket: Option<&Path>) -> Result<Session, Failure> {
+    /// With the engine that listens at a socket, or without one with an engine in this process. The first can connect to
+    /// another one, by its endpoint.
+    pub fn start(socket: Option<&Path>, peer: Option<&Endpoint>) -> Result<Session, Failure> {
         if let Some(socket) = socket {
-            return Ok(Session { client: Client::attach(socket)?, own: None });
+            let client = Client::attach(socket)?;
+            let peer = peer.map(|endpoint| client.connect(&endpoint.to_string())).transpose()?;
+            return Ok(Session { client, peer, own: None });
         }
         let engine = Engine::new(&Config::default())?.start()?;
         let client = Client::over(engine.connect()?, &Setup::default())?;
-        Ok(Session { client, own: Some(engine) })
+        Ok(Session { client, peer: None, own: Some(engine) })
     }
 
-    /// What is between this process and the engine, as `bench` calls it.
+    /// What is between this process and the table, as `bench` calls it.
     pub fn link(&self) -> &'static str {
-        if self.own.is_some() { "local" } else { "shm" }
+        match (&self.own, self.peer) {
+            (Some(_), _) => "local",
+            (None, None) => "shm",
+            (None, Some(_)) => "tcp",
+        }
+    }
+
+    /// What somebody has exported by this name, at the other engine if there is one.
+    pub fn open(&self, name: &str) -> Result<Region, ClientError> {
+        match self.peer {
+            Some(peer) => self.client.open_at(peer, name, Rights::READ),
+            None => self.client.open(name, Rights::READ),
+        }
     }
 
     /// The table of a file as a region, and where row 0 is in it. An engine in this process reads the file itself; to
