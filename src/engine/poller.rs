@@ -27,6 +27,8 @@ pub(super) struct Poller {
     /// Before the sessions, so that workers have stopped when regions go, even if a panic takes the poller down.
     shared: Shared,
     sessions: Vec<Option<Session>>,
+    /// The one that has the first turn.
+    first: usize,
     commands: Receiver<Command>,
     outbox: Outbox,
     /// Regions taken away from a session that a transfer still uses.
@@ -94,6 +96,7 @@ impl Poller {
         let lists = (0..workers.tasks_max()).map(|_| Box::default()).collect();
         Ok(Poller {
             sessions: Vec::new(),
+            first: 0,
             shared: Shared {
                 workers,
                 window: Window::default(),
@@ -170,8 +173,11 @@ impl Poller {
             }
         }
         busy |= self.obey_commands();
-        for (slot, session) in self.sessions.iter_mut().enumerate() {
-            let Some(session) = session else { continue };
+        // Another one is first each time: what a connection has room for goes to who asks first.
+        let count = self.sessions.len();
+        self.first = (self.first + 1) % count.max(1);
+        for slot in (self.first..count).chain(0..self.first) {
+            let Some(session) = &mut self.sessions[slot] else { continue };
             match session.serve(slot as u32, &mut self.shared, self.clock) {
                 Ok(did) => busy |= did,
                 Err(PushError::BadPosition(_)) => session.end(Status::BAD_RING),

@@ -80,7 +80,7 @@ impl Desk {
         self.planner.number(*flight);
         self.planner.set_rules(with_route(rules, *forced));
         loop {
-            if !self.has_spares(way.seat, way.remotes) {
+            if !self.has_spares(way.seat, way.batch, way.remotes) {
                 return Ok(None);
             }
             match self.planner.add(transfer, *next, self.window.numbers())? {
@@ -106,7 +106,7 @@ impl Desk {
     /// Sends what is open. False: the connection has no room for another parcel now.
     pub(super) fn finish(&mut self, way: &mut Way<'_>) -> bool {
         loop {
-            if !self.has_spares(way.seat, way.remotes) {
+            if !self.has_spares(way.seat, way.batch, way.remotes) {
                 return false;
             }
             match self.planner.finish() {
@@ -123,9 +123,9 @@ impl Desk {
 
     /// True if there are parcels for what one call of the planner can fill.
     #[inline]
-    pub(super) fn has_spares(&mut self, seat: SeatId, remotes: &mut Remotes) -> bool {
+    pub(super) fn has_spares(&mut self, seat: SeatId, batch: BatchId, remotes: &mut Remotes) -> bool {
         while self.spares.len() < SPARES {
-            let Some(parcel) = remotes.parcel(seat) else { return false };
+            let Some(parcel) = remotes.parcel(seat, batch) else { return false };
             self.spares.push(parcel);
         }
         true

@@ -394,7 +394,7 @@ impl Singles<'_> {
     /// True if another one can be planned.
     #[inline]
     pub fn has_room(&mut self, remotes: &mut Remotes) -> bool {
-        self.desk.has_spares(self.seat, remotes)
+        self.desk.has_spares(self.seat, self.batch, remotes)
     }
 
     /// Plans one, for which there is room.

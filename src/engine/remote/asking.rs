@@ -123,9 +123,12 @@ impl Asking {
         Ok(batch)
     }
 
-    /// Keeps a place for a parcel. False: there is none.
-    pub fn promise(&mut self) -> bool {
-        let is_free = self.machine.has_chunk_room() && self.promised < self.chunks.room();
+    /// Keeps a place for a parcel of a part. False: there is none, or the part has its share of them: who plans first must not
+    /// keep others out.
+    pub fn promise(&mut self, batch: BatchId) -> bool {
+        let share = (self.limits.chunks / self.parts.len().max(1) as u32).max(SHARE_MIN);
+        let has_share = self.parts.iter().any(|part| part.batch == batch && part.chunks < share);
+        let is_free = has_share && self.machine.has_chunk_room() && self.promised < self.chunks.room();
         self.promised += usize::from(is_free);
         is_free
     }
@@ -146,6 +149,7 @@ impl Asking {
         let Some(id) = self.machine.add(batch, head) else { return Err(parcel) };
         let lane = self.lane(self.parts[part].is_small);
         self.parts[part].bytes += u64::from(head.bytes);
+        self.parts[part].chunks += 1;
         self.chunks.put(Carried {
             id,
             parcel,
@@ -294,3 +298,5 @@ impl Asking {
 
 /// How long what the link carries of a failed or cancelled part may take to end.
 const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
+/// Chunks that a part may have whatever others have: enough to keep two lanes busy.
+const SHARE_MIN: u32 = 8;

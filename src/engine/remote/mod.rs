@@ -268,10 +268,10 @@ impl Remotes {
         seat.asking.begin(direction, slots, is_small, part)
     }
 
-    /// An empty parcel, if the connection has room for another chunk.
-    pub fn parcel(&mut self, seat: SeatId) -> Option<Box<Parcel>> {
+    /// An empty parcel, if the connection has room for another chunk of the part.
+    pub fn parcel(&mut self, seat: SeatId, batch: BatchId) -> Option<Box<Parcel>> {
         let seat = self.seats.iter_mut().find(|known| known.id == seat)?;
-        if !seat.asking.promise() {
+        if !seat.asking.promise(batch) {
             return None;
         }
         let Some(mut parcel) = self.parcels.take() else {

@@ -298,7 +298,7 @@ impl Asking {
         debug_assert!(carried.landing.is_none() && carried.revoking.is_none() && !carried.is_asked);
         if let Some(part) = self.part_mut(carried.id.batch) {
             let bytes = u64::from(carried.parcel.chunk.bytes);
-            part.bytes -= bytes;
+            (part.chunks, part.bytes) = (part.chunks - 1, part.bytes - bytes);
             if done {
                 part.moved = Moved { bytes: part.moved.bytes + bytes, ..part.moved };
                 part.times.direct_chunks += u64::from(carried.went_direct);

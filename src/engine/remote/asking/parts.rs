@@ -14,7 +14,8 @@ pub struct Part {
     /// It has failed or was cancelled: nothing new starts.
     pub is_stopped: bool,
     pub fence: Fence,
-    /// Of chunks that are not finished.
+    /// Chunks that are not finished, and their bytes.
+    pub chunks: u32,
     pub bytes: u64,
     pub moved: Moved,
     pub started_ns: Option<u64>,
@@ -49,6 +50,7 @@ impl Part {
             is_small,
             is_stopped: false,
             fence: Fence::None,
+            chunks: 0,
             bytes: 0,
             moved: Moved::default(),
             started_ns: None,

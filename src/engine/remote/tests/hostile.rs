@@ -68,7 +68,7 @@ impl Scene {
         let regions = if is_read { [1, HANDLE] } else { [HANDLE, 1] };
         let mut planned = moves.plan(rules(u32::MAX, SLOT_BYTES), regions);
         let batch = engine.remotes.begin(peer.seat, direction, 2, false, PART).unwrap();
-        let mut parcel = engine.remotes.parcel(peer.seat).unwrap();
+        let mut parcel = engine.remotes.parcel(peer.seat, batch).unwrap();
         std::mem::swap(&mut parcel.chunk, planned.back_mut().unwrap());
         parcel.regions.push((HANDLE, local.clone()));
         let (bytes, fragment) = (parcel.chunk.bytes, parcel.chunk.fragment);

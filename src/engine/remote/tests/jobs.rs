@@ -238,7 +238,7 @@ impl Job {
             },
         };
         while let Some(chunk) = self.planned.front_mut() {
-            let Some(mut parcel) = remotes.parcel(seat) else { return };
+            let Some(mut parcel) = remotes.parcel(seat, batch) else { return };
             std::mem::swap(&mut parcel.chunk, chunk);
             parcel.regions.push((HANDLE, self.local.clone()));
             self.planned.pop_front();
