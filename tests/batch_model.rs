@@ -2,10 +2,10 @@
 
 mod model;
 
-use model::{Model, Region};
+use model::{Model, Region, Told};
 use proptest::prelude::*;
 use ring_abi::{Descriptor, Entry, Extension, Field, Flags, FragmentRecord, IndexKind, Opcode, Route, Span, SpanFlags};
-use ring_abi::{Stage, Status};
+use ring_abi::{NOTIFY_BYTES_MAX, Stage, Status};
 
 const SRC: u32 = 0x1001;
 const DST: u32 = 0x1002;
@@ -13,6 +13,7 @@ const INDEX: u32 = 0x1003;
 const NO_READ: u32 = 0x1004;
 const NO_WRITE: u32 = 0x1005;
 const GONE: u32 = 0x1006;
+const ENGINES: u32 = 0x1007;
 const UNKNOWN: u32 = 0x2001;
 const BYTES: usize = 256;
 
@@ -23,6 +24,17 @@ const RECORDS: u8 = IndexKind::pack(IndexKind::Fragments, IndexKind::Fragments);
 
 const NOP: Descriptor = Descriptor { opcode: Opcode::NOP.0, ..Descriptor::ZERO };
 const BEGIN: Descriptor = Descriptor { opcode: Opcode::BEGIN.0, ..Descriptor::ZERO };
+/// Four bytes from 8 on, because of a region that was opened for reading only.
+const NOTIFY: Descriptor = Descriptor {
+    opcode: Opcode::NOTIFY.0,
+    flags: Flags::LAST,
+    len: 4,
+    src_region: SRC,
+    src_offset: 8,
+    dst_region: NO_WRITE,
+    dst_offset: 77,
+    ..Descriptor::ZERO
+};
 /// Eight bytes from 0 to 0.
 const READ: Descriptor = Descriptor {
     opcode: Opcode::READ.0,
@@ -36,7 +48,7 @@ const READ: Descriptor = Descriptor {
 };
 
 fn region(handle: u32, bytes: Vec<u8>) -> Region {
-    Region { handle, bytes, read: true, write: true, gone: false }
+    Region { handle, bytes, read: true, write: true, gone: false, engines_own: false }
 }
 
 fn regions(index: &[u8]) -> Vec<Region> {
@@ -49,6 +61,7 @@ fn regions(index: &[u8]) -> Vec<Region> {
         Region { read: false, ..region(NO_READ, vec![1; BYTES]) },
         Region { write: false, ..region(NO_WRITE, vec![2; BYTES]) },
         Region { gone: true, ..region(GONE, vec![3; BYTES]) },
+        Region { engines_own: true, ..region(ENGINES, vec![4; BYTES]) },
     ]
 }
 
@@ -185,7 +198,6 @@ fn opcodes_are_checked_first() {
     assert_eq!(failure(Descriptor { opcode: 0, ..d }), (Status::INVALID_OPCODE, Field::OPCODE, 0));
     assert_eq!(failure(Descriptor { opcode: 8, ..d }), (Status::INVALID_OPCODE, Field::OPCODE, 8));
     assert_eq!(failure(Descriptor { opcode: 7, ..d }), (Status::BAD_SEQUENCE, Field::OPCODE, 7));
-    assert_eq!(failure(Descriptor { opcode: 5, ..d }), (Status::UNSUPPORTED, Field::OPCODE, 5));
 }
 
 #[test]
@@ -456,6 +468,130 @@ fn records_give_each_fragment_its_own_place_and_length() {
     assert_eq!(of(FragmentRecord { dst: 207, ..ok }), (Status::OUT_OF_RANGE, Field::DST_OFFSET, 207, 1, Stage::PACK));
 }
 
+// Notify.
+
+#[test]
+fn a_notify_stands_last_and_only_with_fields_that_mean_something() {
+    let mut m = model();
+    take_all(&mut m, &[Descriptor { flags: 0, ..NOTIFY }, last(NOP)]);
+    assert_eq!(brief(&m.reap())[0], (0, 1, Status::BAD_SEQUENCE, 0));
+    let empty = Descriptor { len: 0, src_region: 0, src_offset: 0, ..NOTIFY };
+    let most = Descriptor { len: NOTIFY_BYTES_MAX, ..NOTIFY };
+    let cases = [
+        (Descriptor { index_kind: 1, ..most }, Field::INDEX_KIND, 1),
+        (Descriptor { len: NOTIFY_BYTES_MAX + 1, count: 1, ..NOTIFY }, Field::LEN, 4097),
+        (Descriptor { src_region: SRC, src_offset: 1, ..empty }, Field::SRC_REGION, SRC.into()),
+        (Descriptor { src_offset: 1, ..empty }, Field::SRC_OFFSET, 1),
+        (Descriptor { count: 1, ..NOTIFY }, Field::COUNT, 1),
+        (Descriptor { index_region: 2, ..empty }, Field::INDEX_REGION, 2),
+        (Descriptor { index_offset: 3, ..NOTIFY }, Field::INDEX_OFFSET, 3),
+        (Descriptor { src_stride: 4, ..NOTIFY }, Field::SRC_STRIDE, 4),
+        (Descriptor { dst_stride: 5, ..NOTIFY }, Field::DST_STRIDE, 5),
+    ];
+    for (d, field, detail) in cases {
+        assert_eq!(failure(d), (Status::INVALID_FIELD, field, detail));
+    }
+    assert_eq!(failure(with(NOTIFY, Flags::DIRECT)).0, Status::INVALID_FLAGS);
+    assert!(run_one(&[], &[empty.to_entry()]).0.status().is_ok());
+}
+
+#[test]
+fn the_regions_of_a_notify_are_checked_like_those_of_a_transfer_but_for_the_right_to_write() {
+    let cases = [
+        (Descriptor { src_region: UNKNOWN, dst_region: UNKNOWN, ..NOTIFY }, Status::UNKNOWN_REGION, Field::SRC_REGION),
+        (Descriptor { src_region: NO_READ, dst_region: GONE, ..NOTIFY }, Status::REGION_GONE, Field::DST_REGION),
+        (Descriptor { src_region: NO_READ, dst_region: ENGINES, ..NOTIFY }, Status::NO_RIGHT, Field::SRC_REGION),
+        (Descriptor { dst_region: 0, ..NOTIFY }, Status::UNKNOWN_REGION, Field::DST_REGION),
+        (Descriptor { src_offset: 253, dst_region: ENGINES, ..NOTIFY }, Status::OUT_OF_RANGE, Field::SRC_OFFSET),
+        (Descriptor { src_offset: u64::MAX, ..NOTIFY }, Status::OUT_OF_RANGE, Field::SRC_OFFSET),
+        (Descriptor { dst_region: ENGINES, ..NOTIFY }, Status::UNSUPPORTED, Field::DST_REGION),
+    ];
+    for (d, status, field) in cases {
+        let found = failure_with(&[], &[d.to_entry()]);
+        let detail = if field == Field::SRC_OFFSET {
+            d.src_offset
+        } else {
+            u64::from(if field == Field::SRC_REGION { d.src_region } else { d.dst_region })
+        };
+        assert_eq!(found, (status, field, detail, 0, Stage::PLAN), "{d:?}");
+    }
+}
+
+#[test]
+fn a_notify_is_sent_when_all_else_of_its_batch_is_done() {
+    let mut m = model();
+    take_all(&mut m, &[READ, tagged(READ, 1), tagged(NOTIFY, 9), last(NOP)]);
+    m.complete(1, 0);
+    assert_eq!((m.due(), m.in_flight()), (vec![], vec![0]));
+    m.complete(0, 0);
+    assert_eq!(m.due(), [2]);
+    assert_eq!(brief(&m.reap()), [(3, 1, Status::OK, DONE)]);
+    m.memory.region_mut(SRC).bytes[8] = 99;
+    m.deliver(2, None, 0);
+    let span = Span { first: 0, count: 3, bytes: 16, user_data: 9, flags: DONE, route: Route::DIRECT.0, ..Span::ZERO };
+    assert_eq!(m.reap(), [span]);
+    assert_eq!(m.told, [Told { region: NO_WRITE, offset: 77, user_data: 9, payload: vec![99, 9, 10, 11] }]);
+    m.assert_invariants();
+    assert_eq!(run_one(&[], &[NOTIFY.to_entry()]).0.route, Route::NONE.0);
+}
+
+#[test]
+fn a_batch_that_fails_or_ends_before_tells_nobody() {
+    let mut m = Model::new(regions(&[0xff; 8]), 64, 0);
+    let outside = Descriptor { index_kind: U32_SRC, index_region: INDEX, ..READ };
+    take_all(&mut m, &[outside, NOTIFY, deadline(10), READ, NOTIFY, READ, NOTIFY]);
+    m.complete(0, 0);
+    assert_eq!(brief(&m.reap()), [(0, 1, Status::OUT_OF_RANGE, 0), (1, 1, Status::NOT_DONE, DONE)]);
+    assert_eq!(m.cancel(5, 0), Status::OK);
+    assert_eq!(brief(&m.reap()), [(5, 2, Status::CANCELLED, HELD | DONE)]);
+    m.tick(10);
+    assert_eq!(brief(&m.reap()), [(2, 1, Status::OK, HELD), (3, 2, Status::TIMED_OUT, HELD | DONE)]);
+    m.run(10);
+    assert_eq!((m.due(), &m.told[..]), (vec![], &[][..]));
+    m.assert_invariants();
+}
+
+#[test]
+fn a_notify_that_waits_holds_nothing() {
+    let mut m = model();
+    take_all(&mut m, &[deadline(10), READ, NOTIFY]);
+    m.complete(1, 0);
+    m.tick(10);
+    assert_eq!(brief(&m.reap()), [(0, 2, Status::OK, 0), (2, 1, Status::TIMED_OUT, DONE)]);
+    assert!(m.is_idle() && m.due().is_empty());
+}
+
+#[test]
+fn a_notify_that_cannot_be_delivered_is_the_failing_descriptor() {
+    for status in [Status::NOT_ALLOWED, Status::REGION_GONE] {
+        let mut m = model();
+        take_all(&mut m, &[READ, NOTIFY]);
+        m.complete(0, 0);
+        m.deliver(1, Some(status), 0);
+        let spans = m.reap();
+        assert_eq!(brief(&spans), [(0, 1, Status::OK, 0), (1, 1, status, DONE)]);
+        assert_eq!((spans[1].field(), spans[1].detail()), (Field::DST_REGION, NO_WRITE.into()));
+        assert_eq!((Stage(spans[1].stage), &m.told[..]), (Stage::COMMAND, &[][..]));
+    }
+    let mut m = model();
+    take_all(&mut m, &[NOTIFY]);
+    m.memory.region_mut(NO_WRITE).gone = true;
+    m.deliver(0, None, 0);
+    assert_eq!(m.reap()[0].status(), Status::REGION_GONE, "it is checked again");
+}
+
+#[test]
+fn a_fence_waits_for_a_notify_and_a_notify_waits_at_a_fence() {
+    let mut m = model();
+    take_all(&mut m, &[NOTIFY, with(NOTIFY, Flags::FENCE), last(NOP)]);
+    assert_eq!(m.due(), [0]);
+    m.deliver(0, None, 0);
+    assert_eq!(m.due(), [1]);
+    m.deliver(1, None, 0);
+    assert!(m.take(0));
+    assert_eq!(brief(&m.reap()), [0, 1, 2].map(|at| (at, 1, Status::OK, DONE)));
+}
+
 // Failures of a batch.
 
 const BAD: Descriptor = Descriptor { src_region: UNKNOWN, ..READ };
@@ -673,6 +809,8 @@ enum Event {
     Push(Descriptor, Option<Entry>),
     Take,
     Complete(usize),
+    /// Whoever is to be told has it, or takes none.
+    Deliver(usize, bool),
     Tick(u64),
     Cancel(u64),
     Reap,
@@ -736,6 +874,10 @@ fn any_event() -> impl Strategy<Value = Event> {
     let descriptor = prop_oneof![
         8 => any_transfer(),
         1 => malformed(),
+        2 => (0..9_u32, 0..256_u64).prop_map(|(len, src_offset)| {
+            let src_region = if len > 0 { SRC } else { 0 };
+            (Descriptor { len, src_region, src_offset: if len > 0 { src_offset } else { 0 }, ..NOTIFY }, None)
+        }),
         4 => small.prop_map(|d| (d, None)),
     ];
     let flags = prop::sample::select(vec![0, 0, 0, Flags::LAST, Flags::LAST, Flags::FENCE, Flags::FENCE | Flags::LAST]);
@@ -743,6 +885,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         8 => (descriptor, flags).prop_map(|((d, e), flags)| Event::Push(with(d, flags), e)),
         8 => Just(Event::Take),
         5 => any::<usize>().prop_map(Event::Complete),
+        3 => any::<(usize, bool)>().prop_map(|(n, told)| Event::Deliver(n, told)),
         1 => (0..20_u64).prop_map(Event::Tick),
         1 => (0..40_u64).prop_map(Event::Cancel),
         2 => Just(Event::Reap),
@@ -760,7 +903,7 @@ proptest! {
         events in prop::collection::vec(any_event(), 0..80),
     ) {
         let mut m = Model::new(regions(&numbers(&index)), cq_capacity, start);
-        let others = [SRC, INDEX, NO_READ, NO_WRITE, GONE].map(|h| m.memory.region(h).clone());
+        let others = [SRC, INDEX, NO_READ, NO_WRITE, GONE, ENGINES].map(|h| m.memory.region(h).clone());
         let (mut now_ns, mut pushed, mut covered) = (0, 0_u64, 0_u64);
         let mut reap = |m: &mut Model| covered += m.reap().iter().map(|s| u64::from(s.count)).sum::<u64>();
         for event in events {
@@ -779,6 +922,13 @@ proptest! {
                     let in_flight = m.in_flight();
                     if !in_flight.is_empty() {
                         m.complete(in_flight[n % in_flight.len()], now_ns);
+                    }
+                }
+                Event::Deliver(n, told) => {
+                    let due = m.due();
+                    if !due.is_empty() {
+                        let refused = (!told).then_some(Status::NOT_ALLOWED);
+                        m.deliver(due[n % due.len()], refused, now_ns);
                     }
                 }
                 Event::Tick(ns) => {

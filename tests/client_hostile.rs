@@ -149,6 +149,13 @@ fn events_of_nobody_are_passed_on_and_too_many_of_them_end_the_session() {
 }
 
 #[test]
+fn a_notification_buffer_that_does_not_come_ends_the_session() {
+    let (mut client, _fake) = meet(&setup(4, 4));
+    assert!(matches!(client.enable_notifications(), Err(ClientError::Broken(_))));
+    assert!(matches!(client.submit(), Err(ClientError::Broken(_))));
+}
+
+#[test]
 fn a_hello_that_does_not_fit_is_refused_with_a_sentence() {
     let refused = |twist: fn(&mut ring_abi::Message)| {
         let (client, _fake) = meet_with(&setup(8, 8), Manners { twist, ..Manners::default() });

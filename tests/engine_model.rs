@@ -4,11 +4,13 @@ mod model;
 mod support;
 
 use model::{Model, Region as ModelRegion};
-use ring_abi::{Descriptor, Extension, Flags, FragmentRecord, IndexKind, Kind, Opcode, Route, Span, SpanFlags};
+use ring_abi::SpanFlags;
+use ring_abi::{Descriptor, Extension, Flags, FragmentRecord, IndexKind, Kind, NOTIFY_BYTES_MAX, Opcode, Route, Span};
 use scatter_ring::engine::{Config, Engine, PeerSettings, RunningEngine};
 use scatter_ring::owner::{self, Lent, Owner};
-use scatter_ring::region::{Region, Rights};
+use scatter_ring::region::{Region, Rights, SharedPages};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::hostile::Guarded;
 use support::{Random, RawClient};
@@ -22,6 +24,8 @@ const PART_BYTES: u64 = 4 << 10;
 /// What the descriptors of a case can name, and the same memory in the model.
 struct Stage {
     client: RawClient,
+    /// Where its client finds what it is told.
+    events: Arc<SharedPages>,
     memory: Vec<Region>,
     handles: Vec<u32>,
     start: u64,
@@ -53,8 +57,11 @@ impl Stage {
             (4096, Rights::READ),
             (4096, Rights::WRITE),
         ];
+        client.send(Kind::NOTIFICATIONS, &[], "", &[]);
+        let buffer = client.socket.receive(true).unwrap().unwrap().fds;
+        let events = SharedPages::map(&buffer[0], 64 * NOTIFY_BYTES_MAX as usize, false).unwrap();
         let (memory, handles) = kinds.iter().map(|(bytes, rights)| client.memory(*bytes, *rights)).unzip();
-        Stage { client, memory, handles, start, lent: Vec::new(), owner: None }
+        Stage { client, events, memory, handles, start, lent: Vec::new(), owner: None }
     }
 
     /// Puts a region into private memory that an owner packs and unpacks.
@@ -101,7 +108,14 @@ impl Stage {
             }
             region.write_at(0, &bytes).unwrap();
             let (read, write) = rights[which];
-            regions.push(ModelRegion { handle: self.handles[which], bytes, read, write, gone: false });
+            regions.push(ModelRegion {
+                handle: self.handles[which],
+                bytes,
+                read,
+                write,
+                gone: false,
+                engines_own: false,
+            });
         }
         Model::new(regions, 64, self.start)
     }
@@ -222,6 +236,24 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// A NOTIFY to this client itself, mostly right.
+    fn notify(&self, random: &mut Random) -> Descriptor {
+        let len = random.pick(&[0, 1, 64, NOTIFY_BYTES_MAX, NOTIFY_BYTES_MAX + 1]);
+        let region = random.pick(&[READ_ONLY, READ_ONLY, READ_ONLY, WRITE_ONLY]);
+        Descriptor {
+            opcode: Opcode::NOTIFY.0,
+            len,
+            src_region: if len > 0 || random.one_in(9) { self.handles[region] } else { 0 },
+            src_offset: u64::from(len > 0 && random.one_in(9)),
+            dst_region: if random.one_in(9) { 7 } else { self.handles[INDEX] },
+            dst_offset: random.next(),
+            user_data: random.next(),
+            ..Descriptor::ZERO
+        }
+    }
+}
+
 /// One descriptor of a case, for the message of a failure and for knowing which bytes are defined.
 struct Sent {
     position: u64,
@@ -261,6 +293,9 @@ fn run_case(stage: &mut Stage, seed: u64, mut turn: impl FnMut()) {
                 d.flags |= Flags::FENCE;
             }
             if i + 1 == descriptors {
+                if random.one_in(3) {
+                    (d, extension) = (stage.notify(&mut random), None);
+                }
                 d.flags |= Flags::LAST;
             }
             if extension.is_some() {
@@ -287,7 +322,7 @@ fn run_case(stage: &mut Stage, seed: u64, mut turn: impl FnMut()) {
     model.run(0);
     model.assert_invariants();
     let expected: Vec<Span> = model.reap();
-    let mut seen = Vec::new();
+    let (mut seen, mut told) = (Vec::new(), Vec::new());
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut next = 0;
     while seen.len() < expected.len() || next < entries.len() {
@@ -296,15 +331,40 @@ fn run_case(stage: &mut Stage, seed: u64, mut turn: impl FnMut()) {
         }
         stage.client.publish();
         turn();
-        while let Some(span) = stage.client.reap() {
-            seen.push(span);
-        }
+        stage.reap(&mut seen, &mut told);
         assert!(Instant::now() < deadline, "seed {seed}: {} of {} spans came", seen.len(), expected.len());
     }
     stage.start = position;
+    // Batches end in any order.
+    let expected_told = model.told.iter().map(|t| (t.offset, t.user_data, t.payload.clone())).collect();
+    assert!(sorted(told) == sorted(expected_told), "seed {seed}: other notifications");
     assert_eq!(by_position(&seen), by_position(&expected), "seed {seed}");
     if !spoils {
         compare_bytes(stage, &model, &sent, &expected, seed);
+    }
+}
+
+fn sorted(mut told: Vec<(u64, u64, Vec<u8>)>) -> Vec<(u64, u64, Vec<u8>)> {
+    told.sort_unstable();
+    told
+}
+
+impl Stage {
+    /// Takes spans, and what this client is told: offset, user data, payload.
+    fn reap(&mut self, spans: &mut Vec<Span>, told: &mut Vec<(u64, u64, Vec<u8>)>) {
+        loop {
+            let position = self.client.areas.cq.position();
+            let Some(entry) = self.client.areas.cq.pop().unwrap() else { break };
+            let span = Span::from_entry(&entry);
+            if span.flags & SpanFlags::EVENT == 0 {
+                spans.push(span);
+                continue;
+            }
+            let mut payload = vec![0; span.bytes as usize];
+            self.events.read_bytes((position & 63) as usize * NOTIFY_BYTES_MAX as usize, &mut payload);
+            told.push((span.first, span.user_data, payload));
+        }
+        self.client.areas.cq.release();
     }
 }
 

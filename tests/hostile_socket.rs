@@ -201,7 +201,7 @@ fn a_hello_of_another_version_or_with_unknown_wishes_is_refused_by_name() {
         (hello(abi + (1 << 32), 1, sizes, 0), Status::VERSION_MISMATCH, "ABI"),
         (hello(abi + (1 << 48), 1, sizes, 0), Status::VERSION_MISMATCH, "ABI"),
         (hello(0, 1, sizes, 0), Status::VERSION_MISMATCH, "ABI"),
-        (hello(abi, Features::NOTIFY, sizes, 0), Status::MISSING_FEATURE, "0x8"),
+        (hello(abi, Features::PEERS, sizes, 0), Status::MISSING_FEATURE, "0x10"),
         (hello(abi, 1, sizes, 1), Status::INVALID_SETTING, "argument"),
     ];
     cases.extend((6..64).map(|bit| (hello(abi, 1 << bit, sizes, 0), Status::MISSING_FEATURE, "feature")));
@@ -422,6 +422,7 @@ fn an_engine_that_stops_leaves_the_socket_of_another_one() {
 /// Whoever may connect could keep everybody else out by saying nothing.
 #[test]
 fn a_connection_that_says_nothing_is_closed_in_time() {
+    let _alone = alone();
     let engine = engine();
     let silent = engine.connect().unwrap();
     let client = RawClient::attach(engine.connect().unwrap(), 8, 8, 0);

@@ -7,7 +7,7 @@ mod seeded;
 use model::{Memory, Model, Region};
 use planned::{Planned, fault, plan};
 use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, Opcode, SPANS_PER_BATCH, Span, Stage, Status};
-use scatter_ring::pipeline::{Ledger, TransferId};
+use scatter_ring::pipeline::{Ledger, Postponed, Readiness, TransferId};
 use scatter_ring::plan::Fault;
 use seeded::{Random, cases};
 use std::collections::{BTreeMap, VecDeque};
@@ -78,6 +78,8 @@ struct Pair {
     at_fence: Option<(Descriptor, Option<Entry>)>,
     /// Transfers in flight by the number of their descriptor, and how they will end.
     flights: BTreeMap<u64, (TransferId, Result<u64, Fault>)>,
+    /// NOTIFYs that are not sent, by the number of their descriptor.
+    postponed: BTreeMap<u64, Postponed>,
     memory: Memory,
     start: u64,
     /// Distances of the batches' first slots from the start, as pushed.
@@ -108,6 +110,7 @@ impl Pair {
             half: None,
             at_fence: None,
             flights: BTreeMap::new(),
+            postponed: BTreeMap::new(),
             memory,
             start,
             batches: Vec::new(),
@@ -128,7 +131,8 @@ impl Pair {
                 self.now_ns += random.pick(&[0, 0, 24]);
                 self.tick();
             }
-            17 => self.cancel(random),
+            17 if random.once_in(2) => self.cancel(random),
+            17 => self.deliver_any(random),
             18 => self.reap(),
             _ => (0..4).for_each(|_| self.push_a_slot(random)),
         }
@@ -150,12 +154,16 @@ impl Pair {
             self.settle();
             self.end_any_transfer(random);
             self.settle();
+            self.deliver_any(random);
+            self.settle();
             self.reap();
             let after = (self.head, self.flights.len(), self.expected.len());
             assert!(before != after, "stuck");
         }
         self.reap();
-        assert!(self.flights.is_empty() && self.queue.is_empty() && !self.ledger.is_open());
+        assert!(
+            self.flights.is_empty() && self.postponed.is_empty() && self.queue.is_empty() && !self.ledger.is_open()
+        );
         assert_eq!(self.reserved, 0);
     }
 
@@ -273,6 +281,9 @@ impl Pair {
                 let id = self.ledger.start(self.now_ns);
                 self.flights.insert(position.wrapping_sub(self.start), (id, result));
             }
+            Planned::Notify(_) => {
+                self.postponed.insert(position.wrapping_sub(self.start), self.ledger.postpone());
+            }
         }
         Taken::Other
     }
@@ -294,6 +305,30 @@ impl Pair {
             Ok(bytes) => self.ledger.finish(id, bytes, self.now_ns),
             Err(fault) => self.ledger.abandon(id, Some(fault), self.now_ns),
         }
+    }
+
+    /// The NOTIFYs that can be sent now; those of batches that have ended are forgotten.
+    fn due(&mut self) -> Vec<u64> {
+        let ledger = &self.ledger;
+        self.postponed.retain(|_, postponed| ledger.readiness(*postponed) != Readiness::Never);
+        let due = self.postponed.iter().filter(|(_, postponed)| ledger.readiness(**postponed) == Readiness::Due);
+        due.map(|(distance, _)| self.start.wrapping_add(*distance)).collect()
+    }
+
+    fn deliver_any(&mut self, random: &mut Random) {
+        let due = self.due();
+        if due.is_empty() {
+            return;
+        }
+        let position = random.pick(&due);
+        let postponed = self.postponed.remove(&position.wrapping_sub(self.start)).expect("picked just now");
+        let refused = random.once_in(4).then_some(Status::REGION_GONE);
+        self.model.deliver(position, refused, self.now_ns);
+        let fault = refused.map(|status| Fault::new(status, Stage::COMMAND, Field::DST_REGION, DST.into()));
+        self.ledger.conclude(postponed, fault.map_or(Ok(()), Err), self.now_ns);
+        assert_eq!(self.ledger.readiness(postponed), Readiness::Never);
+        // Whoever tries again by mistake changes nothing.
+        self.ledger.conclude(postponed, Ok(()), self.now_ns);
     }
 
     fn tick(&mut self) {
@@ -336,6 +371,7 @@ impl Pair {
             self.reserved -= 1 + outcome.frees;
             self.log.push(outcome.span);
         }
+        assert_eq!(self.due(), self.model.due());
         let reserved_for_half = if self.half.is_some() && self.ledger.is_at_first() { SPANS_PER_BATCH } else { 0 };
         assert_eq!(self.free_places() + reserved_for_half, self.model.free_places());
         let next_ns = u128::from(self.ledger.next_deadline_ns());
@@ -371,7 +407,7 @@ enum Taken {
 
 fn memory() -> Memory {
     let index = (0..BYTES as u32 / 4).flat_map(|i| if i < BAD_FROM { i } else { 1000 + i }.to_le_bytes()).collect();
-    let region = |handle, bytes| Region { handle, bytes, read: true, write: true, gone: false };
+    let region = |handle, bytes| Region { handle, bytes, read: true, write: true, gone: false, engines_own: false };
     let index = Region { write: false, ..region(INDEX, index) };
     Memory { regions: vec![region(SRC, vec![1; BYTES]), region(DST, vec![0; BYTES]), index] }
 }
@@ -408,6 +444,10 @@ fn any_descriptor(random: &mut Random, is_first: bool, targets: &[u64]) -> (Desc
         }
         6..8 => Descriptor { flags: Flags::EXTENDED, ..read },
         8 => by_index,
+        14 | 15 if random.once_in(3) => {
+            let (opcode, flags) = (Opcode::NOTIFY.0, Flags::LAST);
+            Descriptor { opcode, flags, len: 4, src_region: SRC, dst_region: DST, dst_offset: 7, ..Descriptor::ZERO }
+        }
         9 if is_first => Descriptor { dst_offset: random.pick(&[0, u64::MAX, u64::MAX / 2]), ..begin },
         9..12 if is_first => begin,
         _ => read,

@@ -9,7 +9,7 @@ use ring_abi::{Descriptor, Extension, Flags, FragmentRecord, IndexKind, MISSING_
 type Lowered = (Descriptor, Option<Extension>);
 
 fn region(handle: u32, bytes: Vec<u8>) -> Region {
-    Region { handle, bytes, read: true, write: true, gone: false }
+    Region { handle, bytes, read: true, write: true, gone: false, engines_own: false }
 }
 
 /// Bytes without a pattern that a wrong stride could hide in.

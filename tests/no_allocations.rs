@@ -37,7 +37,7 @@ struct Memory {
 
 type Kind = (&'static str, fn(&mut Stage));
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 18] = [
     ("rows by an index", |stage| {
         let memory = stage.memory.clone();
         let rows = memory.rows();
@@ -119,6 +119,14 @@ const KINDS: [Kind; 17] = [
             stage.client.wait(ticket).unwrap();
         }
     }),
+    ("a notification with a payload", |stage| {
+        let Memory { table, out, .. } = &*stage.memory.clone();
+        let mut batch = stage.client.batch();
+        batch.read(table, 0, out, 0, 64).unwrap();
+        let ticket = batch.notify(table, 0, Some((out, 0, 4096))).unwrap();
+        stage.client.wait(&ticket).unwrap();
+        assert_eq!(stage.client.next_notification().unwrap().unwrap().payload.len(), 4096);
+    }),
     ("a descriptor outside its region", |stage| {
         let Memory { table, out, .. } = &*stage.memory.clone();
         stage.fail(Status::OUT_OF_RANGE, |batch| {
@@ -158,7 +166,8 @@ const KINDS: [Kind; 17] = [
 #[test]
 fn a_warm_engine_and_its_client_allocate_nothing_per_batch() {
     let engine = Engine::new(&Config { workers: 1, ..Config::default() }).unwrap().start().unwrap();
-    let client = Client::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let setup = Setup { notifications: true, ..Setup::default() };
+    let client = Client::over(engine.connect().unwrap(), &setup).unwrap();
     let owner = Owner::over(engine.connect().unwrap(), &owner::Setup::default()).unwrap();
     let mut private = vec![0; LONG_BYTES as usize];
     // SAFETY: the memory is freed after what is lent of it, and not looked at before.

@@ -2,7 +2,7 @@
 
 mod seeded;
 
-use ring_abi::{Field, NAME_BYTES_MAX, Stage, Status};
+use ring_abi::{Field, NAME_BYTES_MAX, NOTIFY_BYTES_MAX, Stage, Status};
 use scatter_ring::peer::{BadMessage, MESSAGE_BYTES_MAX, Message};
 use scatter_ring::pipeline::{BatchId, ChunkId};
 use scatter_ring::plan::{Fault, LIST_BYTES};
@@ -37,6 +37,8 @@ fn each() -> Vec<(Message<'static>, Vec<usize>)> {
         (Message::Slots { grant: long, slots: word, slot_bytes: 99 }, (20..24).collect()),
         (Message::Ping { number: long }, (4..8).collect()),
         (Message::Pong { number: long }, (4..8).collect()),
+        (Message::Notify { request: long, number: word, user_data: 6, offset: 7, payload: list }, (20..24).collect()),
+        (Message::Notified { request: long, status: Status::NOT_DONE }, vec![]),
     ]
 }
 
@@ -58,7 +60,7 @@ fn every_kind_means_after_the_wire_what_it_meant_before() {
         same(&message);
         kinds.push(written(&message)[0]);
     }
-    assert_eq!(kinds, (1..=14).collect::<Vec<u8>>(), "a kind has another number, or no sample");
+    assert_eq!(kinds, (1..=16).collect::<Vec<u8>>(), "a kind has another number, or no sample");
 }
 
 #[test]
@@ -87,6 +89,10 @@ fn extreme_values_come_through() {
         same(&Message::Slots { grant: long, slots: word, slot_bytes: word });
         same(&Message::Ping { number: long });
         same(&Message::Pong { number: long });
+        for payload in [&[][..], &[0xFF; NOTIFY_BYTES_MAX as usize]] {
+            same(&Message::Notify { request: long, number: word, user_data: long, offset: long, payload });
+        }
+        same(&Message::Notified { request: long, status: Status::OK });
     }
 }
 
@@ -161,7 +167,11 @@ fn lengths_beyond_the_limits_and_bad_texts_are_refused() {
     assert_eq!(set(&open, 4, NAME_BYTES_MAX as u32 + 1, 1), Some("a name that is too long"));
     assert_eq!(set(&open, 24, u32::MAX, 0), Some("a name that is not UTF-8"));
     assert_eq!(set(&Message::Close { number: 1 }, 0, 0, 0), Some("unknown kind"));
-    assert_eq!(set(&Message::Close { number: 1 }, 0, 15, 0), Some("unknown kind"));
+    assert_eq!(set(&Message::Close { number: 1 }, 0, 17, 0), Some("unknown kind"));
+    let payload = &full[..NOTIFY_BYTES_MAX as usize];
+    let notify = Message::Notify { request: 1, number: 1, user_data: 1, offset: 1, payload };
+    assert_eq!(set(&notify, 4, NOTIFY_BYTES_MAX + 1, 1), Some("a payload that is too long"));
+    assert_eq!(set(&Message::Notified { request: 1, status: Status::OK }, 4, 1, 0), Some("a status that is positive"));
 }
 
 #[test]
@@ -215,7 +225,7 @@ fn any_bytes_are_answered_and_each_message_has_one_spelling() {
             bytes = (0..random.below(64)).map(|_| random.word() as u8).collect::<Vec<u8>>();
             // Else few get beyond the first check.
             if bytes.len() > 3 {
-                bytes[..4].copy_from_slice(&random.small(16).to_le_bytes());
+                bytes[..4].copy_from_slice(&random.small(18).to_le_bytes());
             }
         } else {
             bytes = samples[random.below(samples.len() as u64) as usize].clone();
@@ -228,7 +238,7 @@ fn any_bytes_are_answered_and_each_message_has_one_spelling() {
         taken += 1;
         buffer.clear();
         message.write(&mut buffer);
-        let mapped = matches!(message, Message::Failed { .. } | Message::Opened { .. });
+        let mapped = matches!(message, Message::Failed { .. } | Message::Opened { .. } | Message::Notified { .. });
         assert!(mapped || buffer == bytes, "{message:?} is spelled in two ways");
         assert_eq!(Message::read(&buffer), Ok(message));
     });

@@ -7,8 +7,8 @@ mod seeded;
 use model::memory::Shape as ModelShape;
 use model::{Memory, Region, Work, check};
 use planned::{Planned, failure, plan};
-use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, Opcode, Stage, Status};
-use scatter_ring::plan::{Extent, Fault, Missing, Shape, Transfer};
+use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, NOTIFY_BYTES_MAX, Opcode, Stage, Status};
+use scatter_ring::plan::{Extent, Fault, Missing, Notice, Shape, Transfer};
 use seeded::{Random, cases};
 
 const BYTES: u32 = 256;
@@ -19,6 +19,7 @@ const NO_READ: u32 = 0x1004;
 const NO_WRITE: u32 = 0x1005;
 const GONE: u32 = 0x1006;
 const GONE_NO_RIGHT: u32 = 0x1007;
+const ENGINES: u32 = 0x1008;
 const UNKNOWN: u32 = 0x2001;
 const NUMBERS: [IndexKind; 3] = [IndexKind::None, IndexKind::U32, IndexKind::U64];
 
@@ -40,10 +41,16 @@ fn a_descriptor_is_planned_or_refused_as_the_model_says() {
             Planned::Nothing | Planned::Begin { .. } => Work::Nothing,
             Planned::Cancel { target } => Work::Cancel(target),
             Planned::Transfer(_) => Work::Transfer(d, second.map(Extension::from_entry)),
+            Planned::Notify(_) => Work::Notify(d),
         });
         assert_eq!(as_model, expected, "{d:?} {second:x?} is_first: {is_first}");
         match planned {
             Ok(Planned::Begin { deadline_ns }) => assert_eq!(deadline_ns, d.dst_offset),
+            Ok(Planned::Notify(notice)) => {
+                let Notice { src_region, src_offset, len, dst_region, offset, user_data } = notice;
+                let whole = Descriptor { src_region, src_offset, len, dst_region, user_data, ..Descriptor::ZERO };
+                assert_eq!(Descriptor { opcode: d.opcode, flags: d.flags, dst_offset: offset, ..whole }, d);
+            }
             Ok(Planned::Transfer(transfer)) => assert_transfer(random, &transfer, &d, second, &memory),
             _ => {}
         }
@@ -77,7 +84,14 @@ fn bounds_are_those_of_unlimited_arithmetic() {
 }
 
 fn memory() -> Memory {
-    let region = |handle| Region { handle, bytes: vec![0; BYTES as usize], read: true, write: true, gone: false };
+    let region = |handle| Region {
+        handle,
+        bytes: vec![0; BYTES as usize],
+        read: true,
+        write: true,
+        gone: false,
+        engines_own: false,
+    };
     let regions = vec![
         region(SRC),
         region(DST),
@@ -86,16 +100,20 @@ fn memory() -> Memory {
         Region { write: false, ..region(NO_WRITE) },
         Region { gone: true, ..region(GONE) },
         Region { gone: true, read: false, write: false, ..region(GONE_NO_RIGHT) },
+        Region { engines_own: true, ..region(ENGINES) },
     ];
     Memory { regions }
 }
 
+const OTHERS: [Opcode; 4] = [Opcode::NOP, Opcode::BEGIN, Opcode::CANCEL, Opcode::NOTIFY];
+
 /// A descriptor that passes all checks as a batch's first one, and a slot to stand behind it if it is EXTENDED.
 fn well_formed(random: &mut Random) -> (Descriptor, Entry) {
     let moves = Opcode(random.pick(&[Opcode::READ.0, Opcode::WRITE.0]));
-    let opcode = if random.once_in(5) { random.pick(&[Opcode::NOP, Opcode::BEGIN, Opcode::CANCEL]) } else { moves };
+    let opcode = if random.once_in(5) { random.pick(&OTHERS) } else { moves };
     let fence = if random.once_in(4) { Flags::FENCE } else { 0 };
-    let last = if random.once_in(2) || opcode == Opcode::CANCEL { Flags::LAST } else { 0 };
+    let must_be_last = opcode == Opcode::CANCEL || opcode == Opcode::NOTIFY;
+    let last = if random.once_in(2) || must_be_last { Flags::LAST } else { 0 };
     let mut d = Descriptor { opcode: opcode.0, flags: fence | last, user_data: random.word(), ..Descriptor::ZERO };
     match opcode {
         Opcode::NOP => {}
@@ -103,6 +121,11 @@ fn well_formed(random: &mut Random) -> (Descriptor, Entry) {
             (d.count, d.src_offset, d.dst_offset) = (random.small(9), random.below(99), random.below(99));
         }
         Opcode::CANCEL => d.src_offset = random.word(),
+        Opcode::NOTIFY => {
+            (d.dst_region, d.dst_offset) = (random.pick(&[DST, NO_WRITE, NO_READ]), random.word());
+            d.len = random.small(3) * 128;
+            (d.src_region, d.src_offset) = if d.len > 0 { (SRC, u64::from(BYTES - d.len)) } else { (0, 0) };
+        }
         _ => well_formed_transfer(random, &mut d),
     }
     let inner_stride = d.len + random.small(4);
@@ -155,11 +178,13 @@ fn mutate(random: &mut Random, d: &mut Descriptor, second: &mut Entry) {
         from_end(0) + 1,
         1 << 31,
         (1 << 32) - 1,
+        NOTIFY_BYTES_MAX.into(),
+        u64::from(NOTIFY_BYTES_MAX) + 1,
         1 << 63,
         u64::MAX,
         inside,
     ]);
-    let region = random.pick(&[SRC, DST, INDEX, NO_READ, NO_WRITE, GONE, GONE_NO_RIGHT, UNKNOWN, 0]);
+    let region = random.pick(&[SRC, DST, INDEX, NO_READ, NO_WRITE, GONE, GONE_NO_RIGHT, ENGINES, UNKNOWN, 0]);
     match random.below(18) {
         0 => d.opcode = random.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 255]),
         1 => d.index_kind = random.pick(&[0, 1, 2, 3, 0x10, 0x11, 0x12, 0x20, 0x21, 0x22, 0x33, 0x13, 4, 0x44, 0xff]),

@@ -23,17 +23,17 @@ pub struct Descriptor {
     pub index_kind: u8,
     /// Bits of [`Flags`].
     pub flags: u16,
-    /// Bytes per fragment. 0 with FRAGMENTS.
+    /// Bytes per fragment. 0 with FRAGMENTS. NOTIFY: bytes of the payload, at most [`NOTIFY_BYTES_MAX`].
     pub len: u32,
-    /// Region handle of the source.
+    /// Region handle of the source. NOTIFY: of the payload, 0 without one.
     pub src_region: u32,
-    /// Region handle of the destination.
+    /// Region handle of the destination. NOTIFY: who exported this region is told.
     pub dst_region: u32,
     /// Bytes from the start of the source region. BEGIN: expected bytes of the batch. CANCEL: position of the first
-    /// descriptor of the batch to cancel.
+    /// descriptor of the batch to cancel. NOTIFY: of the payload in its region.
     pub src_offset: u64,
     /// Bytes from the start of the destination region. BEGIN: deadline in ns after the batch's first
-    /// descriptor was taken, 0 for none.
+    /// descriptor was taken, 0 for none. NOTIFY: anything, handed over as [`Span::first`](crate::Span::first).
     pub dst_offset: u64,
     /// Fragments, 1 for a plain range. BEGIN: expected fragments of the batch.
     pub count: u32,
@@ -45,7 +45,7 @@ pub struct Descriptor {
     pub src_stride: u32,
     /// Bytes from one destination fragment (or index step) to the next.
     pub dst_stride: u32,
-    /// Handed back in the span.
+    /// Handed back in the span. NOTIFY: also handed over.
     pub user_data: u64,
 }
 
@@ -240,6 +240,9 @@ impl FragmentRecord {
     }
 }
 
+/// Most bytes of the payload of a [`NOTIFY`](Opcode::NOTIFY), and bytes of each slot of a notification buffer.
+pub const NOTIFY_BYTES_MAX: u32 = 4096;
+
 /// What a descriptor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -254,7 +257,11 @@ impl Opcode {
     pub const READ: Opcode = Opcode(3);
     /// From mine into the other.
     pub const WRITE: Opcode = Opcode(4);
-    /// A message to the client that exported the other region, once the batch's data is in place.
+    /// A message to the client that exported the other region: `len` bytes of a region of mine, `dst_offset` and
+    /// `user_data`. Only as the last descriptor of a batch, with [`Flags::LAST`]. It is sent when all others of its batch
+    /// are done, never if one is not; and it is done when it is in place: see [`SpanFlags::EVENT`](crate::SpanFlags::EVENT)
+    /// and [`Kind::NOTIFICATIONS`](crate::Kind::NOTIFICATIONS). While the one who is to be told has no free place for it, it
+    /// waits, until a deadline or a cancel ends its batch. The region of an export may be told of with any rights.
     pub const NOTIFY: Opcode = Opcode(5);
     /// Ends another batch of this ring.
     pub const CANCEL: Opcode = Opcode(6);

@@ -57,6 +57,12 @@
 //! Each word that is written while others read it has 128 bytes of its own: two cache lines, since neighbouring lines
 //! are fetched in pairs on current x86 processors.
 //!
+//! # The notification buffer
+//!
+//! For who asks for it ([`Kind::NOTIFICATIONS`]): a third memory file, written by the engine, with a slot of
+//! [`NOTIFY_BYTES_MAX`] bytes for each place of the completion ring. The payload of the event at position `p` is in slot
+//! `p & (capacity - 1)`. Whoever consumes the span consumes the slot: there are no further positions.
+//!
 //! # Positions
 //!
 //! A position is a free-running `u64`. Entry `p` lives in slot `p & (capacity - 1)`. `head` is the position of the
@@ -74,7 +80,9 @@ pub mod staged;
 mod status;
 
 pub use area::{HEADER_WORDS, Header, complete, stop_reason, stop_word, submit};
-pub use descriptor::{Descriptor, Extension, Field, Flags, FragmentRecord, Handle, IndexKind, Opcode};
+pub use descriptor::{
+    Descriptor, Extension, Field, Flags, FragmentRecord, Handle, IndexKind, NOTIFY_BYTES_MAX, Opcode,
+};
 pub use message::{
     BadMessage, Kind, MESSAGE_BYTES, MESSAGE_FDS_MAX, Message, NAME_BYTES_MAX, NO_ANSWER, abi_matches, abi_word,
 };
@@ -126,7 +134,7 @@ impl Features {
     pub const INDEX: u64 = 1 << 1;
     /// Inner repeats by an EXTENSION slot.
     pub const EXTENSION: u64 = 1 << 2;
-    /// The NOTIFY opcode.
+    /// The NOTIFY opcode, and [`Kind::NOTIFICATIONS`].
     pub const NOTIFY: u64 = 1 << 3;
     /// Regions of other engines: [`Kind::CONNECT`], and [`Kind::OPEN`] with the number of a peer.
     pub const PEERS: u64 = 1 << 4;

@@ -50,6 +50,10 @@ impl Kind {
     pub const STAGE: Kind = Kind(7);
     /// Makes memory that the engine cannot map a region of this owner session. args: bytes; rights. Answer: handle.
     pub const LEND: Kind = Kind(8);
+    /// Asks for a notification buffer: without one a client is sent no [events](crate::SpanFlags::EVENT). Comes once, and
+    /// not from an owner session. No args. Answer: slots, as many as the completion ring has; bytes of each,
+    /// [`NOTIFY_BYTES_MAX`](crate::NOTIFY_BYTES_MAX). Descriptor: the buffer, which can only be mapped for reading.
+    pub const NOTIFICATIONS: Kind = Kind(10);
     /// Asks for a connection to another engine, a peer. name: its endpoint as text. Answered when there is a connection, or
     /// when it has been tried for some seconds in vain. Answer: the peer's number, not 0; the same for every session of this
     /// engine, as long as the engine runs.

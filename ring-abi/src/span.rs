@@ -179,7 +179,13 @@ impl SpanFlags {
     pub const HELD: u16 = 1 << 1;
     /// The buffers of the batch that starts at `first` are reusable. Covers no slot.
     pub const RELEASED: u16 = 1 << 2;
-    /// Not about a batch: an event, such as a notification.
+    /// Not about a batch of this ring: a notification that somebody sent by [`NOTIFY`](crate::Opcode::NOTIFY). `user_data`
+    /// is that of the NOTIFY, `first` its `dst_offset`, `bytes` the length of its payload, `count` 0, the status OK and
+    /// everything else 0.
+    ///
+    /// The payload is at the start of a slot of the notification buffer: the one whose number is the position of this span
+    /// in the completion ring, modulo the ring's capacity. The slot is this span's until its place is freed: copy the
+    /// payload out before you store the head.
     pub const EVENT: u16 = 1 << 3;
     /// Every bit with a meaning.
     pub const KNOWN: u16 = (1 << 4) - 1;

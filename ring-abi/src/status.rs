@@ -38,7 +38,7 @@ statuses! {
     INVALID_STRIDE = -6, "the destination's step is smaller than the length";
     /// An index array is not naturally aligned.
     MISALIGNED_INDEX = -7, "the index array is not aligned";
-    /// BEGIN, FENCE, CANCEL or EXTENSION where it cannot stand.
+    /// BEGIN, FENCE, CANCEL, NOTIFY or EXTENSION where it cannot stand.
     BAD_SEQUENCE = -8, "cannot stand at this place of a batch";
     /// The handle names no region of this session: never registered, closed, or of another session.
     UNKNOWN_REGION = -9, "no such region in this session";
@@ -88,7 +88,7 @@ statuses! {
     NAME_UNKNOWN = -41, "no such export";
     /// The engine is stopping.
     STOPPING = -42, "engine is stopping";
-    /// The other side is not allowed to attach.
+    /// The other side is not allowed to attach, or the one who is to be notified takes no notifications.
     NOT_ALLOWED = -43, "not allowed";
     /// There is no connection to the engine that was asked for, and none could be made.
     PEER_UNREACHABLE = -44, "no connection to the peer";

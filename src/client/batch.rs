@@ -114,6 +114,53 @@ impl<'c> Batch<'c> {
         self.transfer(&tile.descriptor(Opcode::WRITE), tile.src, tile.dst)
     }
 
+    /// Ends the batch and submits it; when all of it is done, the client that exported `other` is told: it gets
+    /// [`user_data`](Self::user_data), `offset` (of any meaning) and the bytes of `payload` (region, offset, length; at most
+    /// 4096), as they are then. See [`Client::next_notification`]. If the batch fails or ends before, nobody is told.
+    ///
+    /// While the other client has no room for it the batch waits, as long as its [`deadline`](Self::deadline) allows. It fails
+    /// with [`NOT_ALLOWED`](Status::NOT_ALLOWED) if that client takes no notifications, with
+    /// [`REGION_GONE`](Status::REGION_GONE) if it is gone. If the other client is one of another engine, a batch that ends
+    /// while the notification is on its way to it may have told it.
+    ///
+    /// ```no_run
+    /// # use scatter_ring::client::{BatchError, Client, Region};
+    /// # fn example(client: &mut Client, blocks: &Region, inbox: &Region) -> Result<(), BatchError> {
+    /// let mut batch = client.batch();
+    /// batch.write(blocks, 0, inbox, 4096, 65_536)?;
+    /// batch.user_data(65_536);
+    /// let ticket = batch.notify(inbox, 4096, None)?;
+    /// client.wait(&ticket)?; // the data is in place, and the other client knows it
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`read`](Self::read) and [`submit`](Self::submit).
+    pub fn notify(
+        mut self,
+        other: &Region,
+        offset: u64,
+        payload: Option<(&Region, u64, u32)>,
+    ) -> Result<Ticket, BatchError> {
+        self.check_process()?;
+        // What is told of is not touched, but it has to stay open.
+        self.hold(other, false, Field::DST_REGION)?;
+        let mut descriptor = Descriptor {
+            opcode: Opcode::NOTIFY.0,
+            dst_region: other.handle().0,
+            dst_offset: offset,
+            user_data: self.client.building.user_data,
+            ..Descriptor::ZERO
+        };
+        if let Some((region, offset, len)) = payload.filter(|(.., len)| *len > 0) {
+            self.hold(region, false, Field::SRC_REGION)?;
+            (descriptor.src_region, descriptor.src_offset, descriptor.len) = (region.handle().0, offset, len);
+        }
+        self.client.add(&descriptor.to_entry())?;
+        self.submit()
+    }
+
     /// Any descriptor, with the regions whose handles it carries. [`user_data`](Self::user_data) is not used.
     ///
     /// ```no_run

@@ -38,6 +38,12 @@ pub enum ClientError {
     /// A forked child used its parent's session.
     #[error("this session belongs to the parent process: attach again in the child")]
     Forked,
+    /// Nobody takes the notifications that have come, and they are in the way of everything else.
+    #[error("notifications that nobody takes are in the way: take them (Client::next_notification)")]
+    NotificationsFull,
+    /// Notifications were not asked for.
+    #[error("notifications are off: set Setup::notifications, or call Client::enable_notifications")]
+    NotificationsOff,
     /// The engine has ended the session, or is gone.
     #[error("the session has ended: {0}")]
     Ended(Status),
@@ -66,6 +72,8 @@ impl ClientError {
             ClientError::PrivateMemory => Status::BAD_FD,
             ClientError::Closed | ClientError::Foreign => Status::UNKNOWN_REGION,
             ClientError::Forked => Status::FORKED,
+            ClientError::NotificationsFull => Status::LIMIT_EXCEEDED,
+            ClientError::NotificationsOff => Status::NOT_ALLOWED,
             ClientError::Ended(status) => *status,
             ClientError::Broken(_) => Status::BAD_RING,
             ClientError::System { .. } => Status::NO_MEMORY,

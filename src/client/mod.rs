@@ -35,6 +35,7 @@ mod batch;
 mod calls;
 mod error;
 mod memory;
+mod notify;
 mod outcome;
 mod peer;
 mod pending;
@@ -46,6 +47,7 @@ mod wait;
 pub use batch::Batch;
 pub use error::{BatchError, ClientError, PushError};
 pub use memory::Region;
+pub use notify::Notification;
 pub use outcome::{Outcome, Times};
 pub use peer::Peer;
 pub use pending::Ticket;
@@ -53,6 +55,7 @@ pub use rows::{Missing, RowNumbers, Rows, Tile};
 
 use crate::attach::{self, ClientAreas, Socket};
 use crate::ring::{Sleeper, Waker};
+use notify::Notifications;
 use pending::Pending;
 use produce::Building;
 use ring_abi::{Features, Kind, Span, Status};
@@ -75,11 +78,19 @@ pub struct Setup {
     pub start_position: u64,
     /// How long a wait spins before it sleeps. A wake costs some 20 us.
     pub spin: Duration,
+    /// Other clients can tell this one that data is there: see [`Batch::notify`] and [`Client::next_notification`].
+    pub notifications: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { sq_capacity: 4096, cq_capacity: 1024, start_position: 0, spin: Duration::from_micros(200) }
+        Setup {
+            sq_capacity: 4096,
+            cq_capacity: 1024,
+            start_position: 0,
+            spin: Duration::from_micros(200),
+            notifications: false,
+        }
     }
 }
 
@@ -107,6 +118,8 @@ pub struct Client {
     building: Building,
     /// Spans that no ticket accounts for, taken while waiting for something else.
     backlog: VecDeque<Span>,
+    /// `None`: not asked for.
+    notifications: Option<Notifications>,
     /// True once something was pushed without a batch.
     raw_used: bool,
     /// True while what was pushed so has no LAST yet.
@@ -167,7 +180,7 @@ impl Client {
     /// As [`attach`](Self::attach).
     pub fn over(socket: Socket, setup: &Setup) -> Result<Client, ClientError> {
         let session::Attached { session, areas, doorbell, wake } = session::hello(socket, setup)?;
-        Ok(Client {
+        let mut client = Client {
             session: Arc::new(session),
             areas,
             doorbell,
@@ -179,6 +192,7 @@ impl Client {
             pending: Pending::default(),
             building: Building::default(),
             backlog: VecDeque::new(),
+            notifications: None,
             raw_used: false,
             raw_open: false,
             index: None,
@@ -187,7 +201,11 @@ impl Client {
             ended: Cell::new(None),
             requests: Cell::new(1),
             given_up: RefCell::default(),
-        })
+        };
+        if setup.notifications {
+            client.enable_notifications()?;
+        }
+        Ok(client)
     }
 
     /// What the engine offers.

@@ -1,7 +1,7 @@
 //! Attaching, and the rare requests on the attach socket.
 
 use super::{Client, ClientError, Ended, Setup};
-use crate::attach::{self, ANSWER_LIMIT, AttachError, ClientAreas, Greeted, Socket};
+use crate::attach::{self, ANSWER_LIMIT, AttachError, ClientAreas, Greeted, Received, Socket};
 use crate::region::ForkGuard;
 use ring_abi::{Features, Handle, Kind, Message, NO_ANSWER};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -62,7 +62,7 @@ impl Session {
 /// Agrees on a session and maps its areas.
 pub(super) fn hello(socket: Socket, setup: &Setup) -> Result<Attached, ClientError> {
     let guard = ForkGuard::new().map_err(|source| ClientError::System { operation: "fork guard", source })?;
-    let features = Features(Features::LOCAL);
+    let features = Features(Features::LOCAL | if setup.notifications { Features::NOTIFY } else { 0 });
     let hello = Message::hello(features, setup.sq_capacity, setup.cq_capacity, setup.start_position);
     let Greeted { areas, doorbell, wake } = attach::hello(&socket, &hello)?;
     let session = Session { guard, socket, over: AtomicBool::new(false), unsent: Mutex::default() };
@@ -78,6 +78,15 @@ impl Client {
         name: &str,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Message, ClientError> {
+        self.ask_for(kind, args, name, fds).map(|received| received.message)
+    }
+
+    /// The same without arguments, for an answer that comes with file descriptors.
+    pub(super) fn ask_for_files(&self, kind: Kind) -> Result<Received, ClientError> {
+        self.ask_for(kind, &[], "", &[])
+    }
+
+    fn ask_for(&self, kind: Kind, args: &[u64], name: &str, fds: &[BorrowedFd<'_>]) -> Result<Received, ClientError> {
         self.usable()?;
         self.session.close_unsent();
         let request = self.requests.get();
@@ -92,14 +101,14 @@ impl Client {
             ClientError::Attach(AttachError::BadMessage(what)) => self.end(Ended::Broken(what)),
             _ => {}
         })?;
-        attach::granted(&answer)?;
+        attach::granted(&answer.message)?;
         Ok(answer)
     }
 
-    fn answer_to(&self, question: &Message, until: Instant) -> Result<Message, ClientError> {
+    fn answer_to(&self, question: &Message, until: Instant) -> Result<Received, ClientError> {
         loop {
-            let answer = match attach::receive_until(&self.session.socket, until) {
-                Ok(received) => received.message,
+            let received = match attach::receive_until(&self.session.socket, until) {
+                Ok(received) => received,
                 Err(error) => {
                     if matches!(error, AttachError::NoAnswer { .. }) {
                         self.given_up.borrow_mut().push(question.request);
@@ -107,8 +116,9 @@ impl Client {
                     return Err(error.into());
                 }
             };
+            let answer = &received.message;
             if answer.request == question.request && answer.kind == question.kind.answer() {
-                return Ok(answer);
+                return Ok(received);
             }
             let mut given_up = self.given_up.borrow_mut();
             match given_up.iter().position(|request| *request == answer.request) {

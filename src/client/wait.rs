@@ -1,5 +1,6 @@
 //! Completions: taking spans, and sleeping until there are some.
 
+use super::notify::FULL;
 use super::{BatchError, Client, ClientError, Ended, Outcome, Ticket};
 use crate::attach::poll;
 use crate::ring::stop_seen;
@@ -32,7 +33,7 @@ const WAKES_MAX: usize = 64;
 
 impl Client {
     /// The next span. Makes no system call, except that it looks twice a second whether the engine is still there while
-    /// nothing comes.
+    /// nothing comes. Notifications are no spans: see [`next_notification`](Self::next_notification).
     ///
     /// Batches that have a [`Ticket`] are kept account of as well, so that it does not matter whether spans are taken here
     /// or by a wait. (But a wait keeps the spans that tickets account for: here come those that no wait took.)
@@ -41,7 +42,8 @@ impl Client {
     /// [`disarm`](Self::disarm).
     ///
     /// # Errors
-    /// The session has ended, and every span that was published before has been taken.
+    /// The session has ended, and every span that was published before has been taken. Or
+    /// [`NotificationsFull`](ClientError::NotificationsFull).
     pub fn reap(&mut self) -> Result<Option<Span>, ClientError> {
         if self.session.is_child() {
             return Err(ClientError::Forked);
@@ -55,12 +57,19 @@ impl Client {
             self.areas.cq.release();
             return Ok(Some(span));
         }
+        // Notifications may have been taken.
+        self.areas.cq.release();
         if let Some(reason) = stopped {
             self.end(Ended::Stopped(reason));
         }
         self.usable()?;
+        self.not_stuck()?;
         self.nothing_came();
         Ok(None)
+    }
+
+    fn not_stuck(&mut self) -> Result<(), ClientError> {
+        if self.is_stuck() { Err(ClientError::NotificationsFull) } else { Ok(()) }
     }
 
     /// Waits for the outcome of a batch. A batch that ended with its buffers still held
@@ -80,7 +89,9 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// What the batch failed with, or why the session ended before it did.
+    /// What the batch failed with, or why the session ended before it did; or
+    /// [`LIMIT_EXCEEDED`](Status::LIMIT_EXCEEDED) about no descriptor, as long as notifications that nobody takes are in the
+    /// way ([`next_notification`](Self::next_notification)): the batch is still under way.
     pub fn wait(&mut self, ticket: &Ticket) -> Result<Outcome, BatchError> {
         loop {
             if let Some(outcome) = self.wait_for(ticket, None)? {
@@ -107,6 +118,7 @@ impl Client {
         match (outcome(self), self.ended.get()) {
             (Some(outcome), _) => outcome.map(Some),
             (None, Some(ended)) => Err(BatchError::whole(ended.status(), ticket.position(), false)),
+            (None, None) if self.is_stuck() => Err(BatchError::whole(FULL, ticket.position(), false)),
             (None, None) => Ok(None),
         }
     }
@@ -114,7 +126,8 @@ impl Client {
     /// Waits until the buffers of a batch are reusable, whatever its outcome: false if they are not after `timeout`.
     ///
     /// # Errors
-    /// The session ended before that: nobody can say when the memory is left alone.
+    /// The session ended before that: nobody can say when the memory is left alone. Or as [`wait`](Self::wait), about
+    /// notifications.
     pub fn wait_released(&mut self, ticket: &Ticket, timeout: Option<Duration>) -> Result<bool, BatchError> {
         self.check(ticket)?;
         let over = |client: &Self| client.pending.get(ticket).is_some_and(super::pending::Record::is_over);
@@ -124,6 +137,7 @@ impl Client {
         });
         match self.ended.get() {
             Some(ended) if !over(self) => Err(BatchError::whole(ended.status(), ticket.position(), false)),
+            None if !over(self) && self.is_stuck() => Err(BatchError::whole(FULL, ticket.position(), false)),
             _ => Ok(over(self)),
         }
     }
@@ -131,12 +145,16 @@ impl Client {
     /// Waits until [`reap`](Self::reap) has something to say: false if it has nothing after `timeout`.
     ///
     /// # Errors
-    /// The session has ended, and every span that was published before has been taken.
+    /// As [`reap`](Self::reap).
     pub fn wait_any(&mut self, timeout: Option<Duration>) -> Result<bool, ClientError> {
         if self.session.is_child() {
             return Err(ClientError::Forked);
         }
-        let some = |client: &mut Self| !client.backlog.is_empty() || client.has_spans();
+        let some = |client: &mut Self| {
+            // Notifications are not what it waits for.
+            client.keep_events();
+            !client.backlog.is_empty() || client.has_spans()
+        };
         // A session that has ended is reported behind what came before its end.
         let _ = self.submit();
         if self.wait_until(timeout, some) {
@@ -148,21 +166,24 @@ impl Client {
     /// One file descriptor for epoll, asyncio or tokio: readable when the engine has woken this client, or is gone.
     ///
     /// [`arm`](Self::arm), wait for it to be readable, [`disarm`](Self::disarm), [`reap`](Self::reap) until there is
-    /// nothing.
+    /// nothing, and the same with [`next_notification`](Self::next_notification) if notifications are on.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Announces a sleep, so that the engine wakes this client at its next span. False: do not sleep, there is something
-    /// to [`reap`](Self::reap) already.
+    /// Announces a sleep, so that the engine wakes this client at its next span or notification. False: do not sleep, there
+    /// is something to take already.
     #[must_use = "false means that there is something to reap already"]
     pub fn arm(&mut self) -> bool {
         if self.usable().is_err() {
             return false;
         }
         self.sleeper.prepare(&self.areas.client_sleep);
-        let idle = self.backlog.is_empty() && !self.has_spans() && stop_seen(&self.areas.stop).is_none();
+        let idle = self.backlog.is_empty()
+            && !self.has_notification()
+            && !self.has_spans()
+            && stop_seen(&self.areas.stop).is_none();
         if !idle {
             self.sleeper.awake(&self.areas.client_sleep);
         }
@@ -190,22 +211,31 @@ impl Client {
         Ok(())
     }
 
-    /// Takes one span from the ring, and says whether a ticket accounts for it.
+    /// Takes one span from the ring, and says whether a ticket accounts for it. Notifications before it are kept.
     fn take(&mut self) -> Result<Option<(Span, bool)>, ClientError> {
         if let Some(ended @ Ended::Broken(_)) = self.ended.get() {
             return Err(ended.into());
         }
-        let span = match self.areas.cq.pop() {
-            Ok(Some(entry)) => {
-                self.looks_in_vain = 0;
-                Span::from_entry(&entry)
+        let span = loop {
+            if self.is_stuck() {
+                return Ok(None);
             }
-            Ok(None) => return Ok(None),
-            Err(_) => return Err(self.broken("an impossible position of the completion ring")),
+            let position = self.areas.cq.position();
+            let span = match self.areas.cq.pop() {
+                Ok(Some(entry)) => {
+                    self.looks_in_vain = 0;
+                    Span::from_entry(&entry)
+                }
+                Ok(None) => return Ok(None),
+                Err(_) => return Err(self.broken("an impossible position of the completion ring")),
+            };
+            if span.flags & SpanFlags::EVENT == 0 {
+                break span;
+            }
+            if !self.keep(&span, position)? {
+                return Ok(Some((span, false)));
+            }
         };
-        if span.flags & SpanFlags::EVENT != 0 {
-            return Ok(Some((span, false)));
-        }
         let published = self.areas.sq.published();
         match self.pending.note(&span, published) {
             Ok(true) => Ok(Some((span, true))),
@@ -246,7 +276,7 @@ impl Client {
     }
 
     /// Spins, then sleeps, until something is ready, the session has ended, or the time is up.
-    fn wait_until(&mut self, timeout: Option<Duration>, mut ready: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(super) fn wait_until(&mut self, timeout: Option<Duration>, mut ready: impl FnMut(&mut Self) -> bool) -> bool {
         if ready(self) {
             return true;
         }
@@ -262,7 +292,7 @@ impl Client {
             if let Some(reason) = stopped {
                 self.end(Ended::Stopped(reason));
             }
-            if over || stopped.is_some() {
+            if over || stopped.is_some() || self.is_stuck() {
                 return false;
             }
             self.nothing_came();
@@ -356,6 +386,7 @@ impl Client {
                 self.end(Ended::Stopped(reason));
             }
             self.usable()?;
+            self.not_stuck()?;
             self.nothing_came();
             if start.elapsed() < self.spin {
                 self.pause();

@@ -1,12 +1,14 @@
 //! Spans on their way into the completion ring.
 //!
 //! The ring cannot overflow: a batch is taken only when [`SPANS_PER_BATCH`] places are free, which are reserved for it
-//! until it has had its last span. (3FS's USRBIO bounds its work by free completion slots in the same way.)
+//! until it has had its last span. (3FS's USRBIO bounds its work by free completion slots in the same way.) Events take
+//! places that nobody has reserved, and wait where there are none; of events and batches that both wait neither keeps the
+//! other out.
 
 use crate::pipeline::Outcome;
 use crate::ring::{BadPosition, Producer, PushError, Waker, Words};
 use crate::sync::AtomicU64;
-use ring_abi::{Command, SPANS_PER_BATCH};
+use ring_abi::{Command, SPANS_PER_BATCH, Span};
 
 /// The engine's end of one completion ring.
 #[derive(Debug)]
@@ -16,13 +18,26 @@ pub struct Completions<W> {
     reserved: u32,
     /// Places that were neither used nor reserved when last looked at.
     known_free: u32,
+    /// A batch, or an event, found no places.
+    batch_waits: bool,
+    event_waits: bool,
+    /// Who got places last, where both want some.
+    event_was_last: bool,
     waker: Waker,
 }
 
 impl<W: Words> Completions<W> {
     /// Of an empty ring.
     pub fn new(cq: Producer<W>) -> Self {
-        Completions { cq, reserved: 0, known_free: 0, waker: Waker::default() }
+        Completions {
+            cq,
+            reserved: 0,
+            known_free: 0,
+            batch_waits: false,
+            event_waits: false,
+            event_was_last: false,
+            waker: Waker::default(),
+        }
     }
 
     /// Reserves the places of one batch; false if they are not free.
@@ -31,15 +46,46 @@ impl<W: Words> Completions<W> {
     /// If the client's head is impossible.
     #[inline]
     pub fn reserve(&mut self) -> Result<bool, BadPosition> {
-        if self.known_free < SPANS_PER_BATCH {
-            self.known_free = self.cq.free()? - self.reserved;
-            if self.known_free < SPANS_PER_BATCH {
-                return Ok(false);
-            }
+        // An event that waits, and is there still, has come when it is asked for the next time.
+        let event_is_next = self.event_waits && !self.event_was_last && !self.has_free(SPANS_PER_BATCH + 1)?;
+        if event_is_next || !self.has_free(SPANS_PER_BATCH)? {
+            (self.batch_waits, self.event_waits) = (true, self.event_waits && !event_is_next);
+            return Ok(false);
         }
+        (self.batch_waits, self.event_was_last) = (false, false);
         self.known_free -= SPANS_PER_BATCH;
         self.reserved += SPANS_PER_BATCH;
         Ok(true)
+    }
+
+    /// The position that an event pushed now will have. `None`: there is no place for it. Places become free one by one:
+    /// once an event has come before a batch that waits, the next ones leave the batch what it waits for.
+    ///
+    /// # Errors
+    /// If the client's head is impossible.
+    pub fn event_position(&mut self) -> Result<Option<u64>, BadPosition> {
+        let left = if self.batch_waits && self.event_was_last { SPANS_PER_BATCH } else { 0 };
+        self.event_waits = !self.has_free(1 + left)?;
+        Ok((!self.event_waits).then(|| self.cq.position()))
+    }
+
+    /// Writes an event, for which there must be [a place](Self::event_position); it is seen after the next
+    /// [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// If the client's head is impossible, or there is no place.
+    pub fn push_event(&mut self, event: &Span) -> Result<(), PushError> {
+        self.known_free = self.known_free.checked_sub(1).ok_or(PushError::Full)?;
+        self.event_was_last = true;
+        self.cq.push(&event.to_entry())
+    }
+
+    #[inline]
+    fn has_free(&mut self, places: u32) -> Result<bool, BadPosition> {
+        if self.known_free < places {
+            self.known_free = self.cq.free()? - self.reserved;
+        }
+        Ok(self.known_free >= places)
     }
 
     /// Writes a span; it is seen after the next [`publish`](Self::publish).
@@ -79,7 +125,6 @@ impl<W: Words> Completions<W> {
 mod tests {
     use super::*;
     use crate::ring;
-    use ring_abi::Span;
 
     fn outcome(frees: u32) -> Outcome {
         Outcome { span: Span::ZERO, frees }
@@ -101,6 +146,73 @@ mod tests {
         client.pop().unwrap().unwrap();
         client.release();
         assert_eq!(completions.reserve(), Ok(true));
+    }
+
+    #[test]
+    fn an_event_takes_a_place_that_no_batch_has_reserved() {
+        let (cq, mut client) = ring::heap(8, u64::MAX - 1);
+        let mut completions = Completions::new(cq);
+        let event = |completions: &mut Completions<_>| {
+            let position = completions.event_position().unwrap()?;
+            completions.push_event(&Span::ZERO).unwrap();
+            Some(position)
+        };
+        assert_eq!(completions.reserve(), Ok(true));
+        let positions: Vec<_> = std::iter::from_fn(|| event(&mut completions)).collect();
+        assert_eq!(positions, [u64::MAX - 1, u64::MAX, 0, 1]);
+        assert_eq!(completions.push_event(&Span::ZERO), Err(PushError::Full), "without a place");
+        for _ in 0..4 {
+            completions.push(&outcome(0)).expect("its places were reserved");
+        }
+        assert_eq!(event(&mut completions), None);
+        assert!(!completions.publish(&AtomicU64::new(0)));
+        client.pop().unwrap().unwrap();
+        client.release();
+        assert_eq!(event(&mut completions), Some(6));
+    }
+
+    #[test]
+    fn neither_events_nor_batches_that_wait_keep_the_others_out() {
+        for (capacity, spans, at_once) in
+            [(4, 1, 1), (4, 4, 4), (8, 1, 1), (8, 4, 1), (8, 4, 8), (64, 1, 64), (64, 4, 1)]
+        {
+            let (cq, mut client) = ring::heap(capacity, 0);
+            let asleep = AtomicU64::new(0);
+            let mut completions = Completions::new(cq);
+            let (mut batches, mut events) = (0, 0);
+            // Whoever has a batch or an event always has another one.
+            for _ in 0..400 {
+                while completions.reserve().unwrap() {
+                    batches += 1;
+                }
+                if completions.reserved > 0 {
+                    (1..spans).for_each(|_| completions.push(&outcome(0)).unwrap());
+                    completions.push(&outcome(4 - spans)).unwrap();
+                }
+                while completions.event_position().unwrap().is_some() {
+                    completions.push_event(&Span::ZERO).unwrap();
+                    events += 1;
+                }
+                assert!(!completions.publish(&asleep));
+                (0..at_once).for_each(|_| _ = client.pop().unwrap());
+                client.release();
+            }
+            let found = format!("{capacity} places, {spans} spans: {batches} batches, {events} events");
+            assert!(batches > 30 && events > 30, "{found}");
+        }
+    }
+
+    #[test]
+    fn a_batch_does_not_wait_for_an_event_that_does_not_come_any_more() {
+        let (cq, mut client) = ring::heap(4, 0);
+        let mut completions = Completions::new(cq);
+        assert_eq!(completions.reserve(), Ok(true));
+        assert_eq!(completions.event_position(), Ok(None));
+        completions.push(&outcome(3)).unwrap();
+        assert!(!completions.publish(&AtomicU64::new(0)));
+        client.pop().unwrap();
+        client.release();
+        assert_eq!((completions.reserve(), completions.reserve()), (Ok(false), Ok(true)));
     }
 
     #[test]

@@ -6,12 +6,14 @@ use super::mail::Command;
 use super::session::{Session, Wires};
 use super::staging::Staging;
 use crate::attach::{AttachError, EngineAreas, Socket};
+use crate::region::SharedPages;
 use crate::stats;
 use ring_abi::staged::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, is_staging};
-use ring_abi::{Features, Header, Kind, Message, Status, abi_matches, abi_word};
+use ring_abi::{Features, Header, Kind, Message, NOTIFY_BYTES_MAX, Status, abi_matches, abi_word};
 use rustix::event::EventfdFlags;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -129,6 +131,7 @@ impl Control {
                 if let Some(unsaid) = self.pace.next(Instant::now()) {
                     tracing::info!(session = id, user, pid, unsaid, "session begun");
                 }
+                attached.cq_capacity = (question.args[3] >> 32) as u32;
                 attached.ring_capacity = (question.args[3] as u32).min((question.args[3] >> 32) as u32);
                 self.command(Command::Attach(Box::new(session)));
                 let fds = [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd()];
@@ -194,6 +197,10 @@ impl Control {
         if self.sessions.get(&id).is_none_or(|attached| attached.staged) {
             return self.detach(id, Status::BAD_MESSAGE);
         }
+        if self.sessions.get(&id).is_some_and(|attached| attached.takes_events) {
+            let refusal = Refusal::new(Status::NOT_ALLOWED, "a session with a notification buffer is no owner session");
+            return self.refuse(id, question, &refusal);
+        }
         if let Err(refusal) = self.has_bytes_for(id, slots.saturating_mul(slot_bytes)) {
             return self.refuse(id, question, &refusal);
         }
@@ -221,6 +228,37 @@ impl Control {
                     self.detach(id, Status::BAD_MESSAGE);
                 }
             }
+        }
+    }
+
+    /// Makes a notification buffer for a session: a slot for each place of its completion ring.
+    pub(super) fn notifications(&mut self, id: u64, question: &Message) {
+        let Some(attached) = self.sessions.get(&id).filter(|attached| !attached.takes_events) else {
+            return self.detach(id, Status::BAD_MESSAGE);
+        };
+        let (slots, slot_bytes) = (attached.cq_capacity, NOTIFY_BYTES_MAX);
+        let bytes = u64::from(slots) * u64::from(slot_bytes);
+        let made = if attached.staged {
+            Err(Refusal::new(Status::NOT_ALLOWED, "an owner session is not notified: its rings carry commands"))
+        } else {
+            self.has_bytes_for(id, bytes).and_then(|()| {
+                // As of the complete area: no client can map it for writing.
+                SharedPages::create("scatter-ring-notifications", bytes as usize, SealFlags::FUTURE_WRITE)
+                    .map_err(|error| Refusal::new(Status::NO_MEMORY, error.to_string()))
+            })
+        };
+        let (buffer, file) = match made {
+            Ok(made) => made,
+            Err(refusal) => return self.refuse(id, question, &refusal),
+        };
+        let Some(attached) = self.sessions.get_mut(&id) else { return };
+        attached.takes_events = true;
+        attached.region_bytes += bytes;
+        // First, so that whoever hears from the client that it is ready finds it so.
+        self.command(Command::Notifications { session: id, buffer });
+        let answer = question.answer(Status::OK, [slots.into(), slot_bytes.into(), 0, 0, 0, 0, 0, 0]);
+        if self.sessions[&id].socket.send(&answer, &[file.as_fd()]).is_err() {
+            self.detach(id, Status::BAD_MESSAGE);
         }
     }
 }

@@ -30,10 +30,13 @@ pub(super) struct Attached {
     pub(super) greeted: bool,
     detaching: bool,
     pub(super) peer: Peer,
-    /// Entries of its smaller ring.
+    /// Entries of its smaller ring, and of its completion ring.
     pub(super) ring_capacity: u32,
+    pub(super) cq_capacity: u32,
     /// It is an owner session.
     pub(super) staged: bool,
+    /// It has a notification buffer.
+    pub(super) takes_events: bool,
     pub(super) handles: HandleTable<Held>,
     /// Bytes of regions that it has registered and that are still mapped.
     pub(super) region_bytes: u64,
@@ -52,7 +55,9 @@ impl Attached {
             detaching: false,
             peer,
             ring_capacity: 0,
+            cq_capacity: 0,
             staged: false,
+            takes_events: false,
             handles: HandleTable::new(regions_max),
             region_bytes: 0,
             exports: 0,
@@ -302,6 +307,7 @@ impl Control {
             (true, Kind::EXPORT) => self.export_for(id, &question).map(Some),
             (true, Kind::OPEN) => self.open(id, &question),
             (true, Kind::STAGE) => return self.stage(id, &question),
+            (true, Kind::NOTIFICATIONS) => return self.notifications(id, &question),
             (true, Kind::LEND) => self.lend(id, &question).map(Some),
             (true, Kind::CONNECT) => self.connect(id, &question),
             (true, Kind::CLOSE) => self.close(id, &question).map(|()| None),
@@ -419,7 +425,7 @@ fn arguments(kind: Kind) -> Option<usize> {
         Kind::REGISTER => Some(3),
         Kind::EXPORT | Kind::OPEN | Kind::STAGE | Kind::LEND => Some(2),
         Kind::CLOSE | Kind::CANCEL => Some(1),
-        Kind::CONNECT => Some(0),
+        Kind::CONNECT | Kind::NOTIFICATIONS => Some(0),
         _ => None,
     }
 }

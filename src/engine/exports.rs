@@ -24,6 +24,8 @@ pub(super) struct Held {
     pub rights: Rights,
     /// It was registered or lent by this client.
     pub own: bool,
+    /// The session that is told by a NOTIFY about it: who registered it. 0: none here.
+    pub exporter: u64,
 }
 
 pub(super) struct Export {
@@ -73,7 +75,7 @@ impl Control {
         let region = Region::from_fd(fd, offset, bytes, rights, trust)
             .map_err(|error| Refusal::new(error.status(), error.to_string()))?;
         let memory = Memory::Mapped(Arc::new(region));
-        let handle = self.hold(id, |_| Held { memory: Some(memory), rights, own: true })?;
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights, own: true, exporter: id })?;
         if let Some(session) = self.sessions.get_mut(&id) {
             session.region_bytes += bytes;
         }
@@ -91,7 +93,7 @@ impl Control {
             return Err(Refusal::new(Status::INVALID_SETTING, format!("a region of {bytes} bytes")));
         }
         let lent = |handle| Memory::Lent(Arc::new(Lent { owner: id, handle, bytes }));
-        let handle = self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true })?;
+        let handle = self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true, exporter: id })?;
         Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
     }
 
@@ -142,14 +144,15 @@ impl Control {
         if question.args[1] != 0 {
             return self.open_remote(id, question, wanted).map(|()| None);
         }
-        let memory = self.exported(question.name(), wanted)?.clone();
+        let Export { session: exporter, memory, .. } = self.exported(question.name(), wanted)?;
+        let (exporter, memory) = (*exporter, memory.clone());
         let bytes = memory.extent().bytes;
-        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false })?;
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false, exporter })?;
         Ok(Some([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0]))
     }
 
     /// What has this name, if it may be opened so.
-    pub(super) fn exported(&self, name: &str, wanted: Rights) -> Result<&Memory, Refusal> {
+    pub(super) fn exported(&self, name: &str, wanted: Rights) -> Result<&Export, Refusal> {
         let export = self.exports.get(name).ok_or_else(|| Refusal::new(Status::NAME_UNKNOWN, name))?;
         if !export.rights.covers(wanted) {
             return Err(Refusal::new(Status::NO_RIGHT, "the export does not grant this"));
@@ -157,7 +160,7 @@ impl Control {
         if export.memory.is_lost() {
             return Err(Refusal::new(Status::REGION_GONE, "its file was cut short, or has no memory for a page"));
         }
-        Ok(&export.memory)
+        Ok(export)
     }
 
     pub(super) fn hold(&mut self, id: u64, held: impl FnOnce(Handle) -> Held) -> Result<Handle, Refusal> {
@@ -167,8 +170,8 @@ impl Control {
             .handles
             .insert_with(held)
             .ok_or_else(|| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
-        let Held { memory, rights, .. } = self.held(id, handle.0.into())?;
-        let granted = Granted { memory: memory.clone(), rights: *rights };
+        let Held { memory, rights, exporter, .. } = self.held(id, handle.0.into())?;
+        let granted = Granted { memory: memory.clone(), rights: *rights, exporter: *exporter };
         self.command(Command::Grant { session: id, handle, granted });
         Ok(handle)
     }

@@ -6,7 +6,7 @@ use super::session::{Granted, Session};
 use super::staging::Staging;
 use crate::attach::{AttachError, Socket};
 use crate::peer::{Connected, Endpoint};
-use crate::region::{Region, Rights};
+use crate::region::{Region, Rights, SharedPages};
 use ring_abi::{Handle, Status};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
@@ -24,6 +24,11 @@ pub(super) enum Command {
     Stage {
         session: u64,
         staging: Box<Staging>,
+    },
+    /// Its client asked for a notification buffer: this one.
+    Notifications {
+        session: u64,
+        buffer: Arc<SharedPages>,
     },
     Grant {
         session: u64,
@@ -62,7 +67,7 @@ pub(super) enum Command {
     PeerOpened {
         seat: SeatId,
         request: u64,
-        answer: Result<(Arc<Region>, Rights), (Status, String)>,
+        answer: Result<PeerExport, (Status, String)>,
     },
     /// Takes a region away from all peers; [`Event::PeersLeft`] answers when none touches it any more.
     PeerWithdraw {
@@ -73,6 +78,14 @@ pub(super) enum Command {
     Stop {
         within: Duration,
     },
+}
+
+/// What a peer is given.
+pub(super) struct PeerExport {
+    pub region: Arc<Region>,
+    pub rights: Rights,
+    /// The session that has exported it, 0 for memory of the engine's process.
+    pub exporter: u64,
 }
 
 /// From the poller to the control thread.

@@ -28,6 +28,7 @@ mod exports;
 mod listen;
 mod mail;
 mod memory;
+mod notify;
 mod part;
 mod parts;
 mod peers;
@@ -66,7 +67,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What every engine offers its clients. One with [peers](Config::peers) offers [`Features::PEERS`] too.
-pub const FEATURES: Features = Features(Features::LOCAL | Features::INDEX | Features::EXTENSION | Features::STAGED);
+pub const FEATURES: Features =
+    Features(Features::LOCAL | Features::INDEX | Features::EXTENSION | Features::STAGED | Features::NOTIFY);
 
 /// An engine whose poller is the caller's to drive: see [`poll_once`](Self::poll_once), or [`start`](Self::start) it on a
 /// thread of its own.

@@ -239,11 +239,11 @@ impl Session {
 
     /// What a connection says of a part.
     pub(super) fn part_news(&mut self, news: &News, shared: &mut Shared, clock: Clock) {
-        let (News::Failed { part, .. } | News::Finished { part, .. }) = news;
-        let Some(at) = self.parts.under_way.iter().position(|known| known.id == *part) else { return };
+        let Some(at) = self.parts.under_way.iter().position(|known| known.id == news.about()) else { return };
         match news {
             News::Failed { transfer, fault, .. } => self.parts.under_way[at].note_fault(*transfer, *fault),
             News::Finished { done, times, .. } => self.end_part(at, *done, times, shared, clock),
+            News::Notified { .. } => {}
         }
     }
 

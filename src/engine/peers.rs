@@ -7,12 +7,12 @@
 
 use super::FEATURES;
 use super::control::{Attached, Control, Refusal};
-use super::exports::{self, Held};
-use super::mail::Command;
+use super::exports::{self, Export, Held};
+use super::mail::{Command, PeerExport};
 use super::memory::Memory;
 use super::remote::{Remote, SeatId};
 use crate::peer::{Connected, Endpoint, Event, Events, Failure, Identity, Peers};
-use crate::region::{HandleTable, Region, Rights};
+use crate::region::{HandleTable, Rights};
 use crate::stats;
 use ring_abi::{Features, Handle, Message, Status};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -253,7 +253,7 @@ impl Control {
             return Err(Refusal::new(Status::BAD_MESSAGE, "the peer gave a region without bytes"));
         }
         let memory = Memory::Remote(remote.clone());
-        let handle = self.hold(session, |_| Held { memory: Some(memory), rights, own: false })?;
+        let handle = self.hold(session, |_| Held { memory: Some(memory), rights, own: false, exporter: 0 })?;
         Ok([handle.0.into(), bytes, rights.bits(), 0, 0, 0, 0, 0])
     }
 
@@ -281,7 +281,7 @@ impl Control {
 
     /// A peer wants to open an export of this engine.
     pub(super) fn peer_asks(&mut self, seat: SeatId, request: u64, name: &str, rights: Rights) {
-        let answer = self.export_for_peer(name, rights).map(|region| (region, rights));
+        let answer = self.export_for_peer(name, rights);
         let answer = answer.map_err(|Refusal(status, text)| (status, text));
         if let Err((status, _)) = &answer {
             stats::add(&self.stats.attached.peer_opens_refused, 1);
@@ -292,14 +292,15 @@ impl Control {
         self.command(Command::PeerOpened { seat, request, answer });
     }
 
-    fn export_for_peer(&self, name: &str, rights: Rights) -> Result<Arc<Region>, Refusal> {
+    fn export_for_peer(&self, name: &str, rights: Rights) -> Result<PeerExport, Refusal> {
         if self.stopping {
             return Err(Refusal::new(Status::STOPPING, ""));
         }
-        let memory = self.exported(name, rights)?;
-        memory.mapped().cloned().ok_or_else(|| {
+        let Export { session: exporter, memory, .. } = self.exported(name, rights)?;
+        let region = memory.mapped().cloned().ok_or_else(|| {
             Refusal::new(Status::UNSUPPORTED, "memory that its owner packs is for clients of the owner's engine only")
-        })
+        })?;
+        Ok(PeerExport { region, rights, exporter: *exporter })
     }
 
     /// A client is gone: nobody waits for its answers, and nobody has what it opened.

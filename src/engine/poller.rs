@@ -3,6 +3,7 @@
 use super::crowd::Crowd;
 use super::mail::{Command, Event, Outbox};
 use super::memory::Memory;
+use super::notify::{self, Desk as NoticeDesk};
 use super::remote::{News, RemoteConfig, Remotes};
 use super::session::{Clock, Session, Shared, State};
 use super::staged::Stagings;
@@ -17,6 +18,7 @@ use ring_abi::{Handle, Status};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -29,6 +31,8 @@ pub(super) struct Poller {
     sessions: Vec<Option<Session>>,
     /// The one that has the first turn.
     first: usize,
+    /// Where sessions are, by their numbers.
+    places: HashMap<u64, usize>,
     commands: Receiver<Command>,
     outbox: Outbox,
     /// Regions taken away from a session that a transfer still uses.
@@ -97,6 +101,7 @@ impl Poller {
         Ok(Poller {
             sessions: Vec::new(),
             first: 0,
+            places: HashMap::new(),
             shared: Shared {
                 workers,
                 window: Window::default(),
@@ -104,6 +109,7 @@ impl Poller {
                 lists,
                 stagings: Stagings::default(),
                 remotes: Remotes::new(&remote.unwrap_or_default(), lane_bell, outbox.clone()),
+                notices: NoticeDesk::default(),
                 desks: Vec::new(),
             },
             commands,
@@ -184,12 +190,23 @@ impl Poller {
                 Err(PushError::Full) => session.end(Status::INTERNAL),
             }
         }
+        busy |= self.notify();
         if self.is_stopped {
             self.end_finished();
         }
         self.send_commands();
         self.report_withdrawn();
         self.give_back_drained();
+        busy
+    }
+
+    /// Sends the NOTIFYs of batches that are done but for these.
+    fn notify(&mut self) -> bool {
+        let Poller { sessions, places, shared: Shared { notices, remotes, .. }, clock, .. } = self;
+        let mut busy = false;
+        for slot in 0..sessions.len() {
+            busy |= notify::send_due(sessions, slot, places, notices, remotes, *clock);
+        }
         busy
     }
 
@@ -210,12 +227,17 @@ impl Poller {
     /// Moves what peers send and get, and tells sessions what came of their parts.
     fn poll_remotes(&mut self) -> bool {
         let mut busy = self.shared.remotes.poll(self.clock.now_ns());
+        let Poller { sessions, places, .. } = self;
+        self.shared.remotes.tell(&mut |session, told| notify::tell(sessions, places, session, told));
         while let Some(news) = self.shared.remotes.next_news() {
             busy = true;
-            let (News::Failed { part, .. } | News::Finished { part, .. }) = &news;
+            let part = news.about();
             let session = self.sessions.get_mut(part.slot as usize).and_then(Option::as_mut);
             if let Some(session) = session.filter(|session| session.id == part.session) {
-                session.part_news(&news, &mut self.shared, self.clock);
+                match news {
+                    News::Notified { notice, status } => session.notified(notice.part, status, self.clock.now_ns()),
+                    _ => session.part_news(&news, &mut self.shared, self.clock),
+                }
             }
         }
         busy
@@ -257,6 +279,11 @@ impl Poller {
                         Ok(()) => self.shared.stagings.insert(id, staging),
                         Err(reason) => session.end(reason),
                     }
+                }
+            }
+            Command::Notifications { session, buffer } => {
+                if let Some((_, session)) = self.find(session) {
+                    session.take_events(buffer);
                 }
             }
             Command::Grant { session, handle, granted } => {
@@ -317,12 +344,13 @@ impl Poller {
             return self.outbox.send(Event::Detached(Box::new(session), None));
         }
         session.slot = slot as u32;
+        self.places.insert(session.id, slot);
         self.sessions[slot] = Some(session);
     }
 
     fn find(&mut self, id: u64) -> Option<(usize, &mut Session)> {
-        let found = self.sessions.iter_mut().enumerate().find(|(_, s)| s.as_ref().is_some_and(|s| s.id == id));
-        found.and_then(|(slot, session)| Some((slot, session.as_mut()?)))
+        let slot = *self.places.get(&id)?;
+        Some((slot, self.sessions.get_mut(slot)?.as_mut()?))
     }
 
     fn stop(&mut self, within: Duration) {
@@ -377,6 +405,7 @@ impl Poller {
             if let Some(session) = slot.take_if(|session| session.is_drained()) {
                 // Fails only if the doorbell was never added.
                 let _ = epoll::delete(&self.epoll, &session.doorbell);
+                self.places.remove(&session.id);
                 let staging = self.shared.stagings.remove(session.id);
                 self.outbox.send(Event::Detached(Box::new(session), staging));
             }
@@ -407,7 +436,8 @@ impl Poller {
         let deadlines = self.sessions.iter().flatten().map(Session::next_deadline_ns);
         let deadline = deadlines.min().unwrap_or(u64::MAX).min(self.stop_ns).min(self.shared.remotes.next_timer_ns());
         let mut wait = (deadline != u64::MAX).then(|| Duration::from_nanos(deadline.saturating_sub(now_ns)));
-        if self.sessions.iter().flatten().any(|s| s.is_blocked && s.state != State::Draining) {
+        let waits = |s: &Session| s.is_blocked || s.notices.are_stuck;
+        if self.sessions.iter().flatten().any(|s| waits(s) && s.state != State::Draining) {
             wait = Some(wait.map_or(self.blocked_wait, |w| w.min(self.blocked_wait)));
         }
         let timeout = wait.map(|w| Timespec { tv_sec: w.as_secs() as i64, tv_nsec: w.subsec_nanos().into() });

@@ -2,6 +2,7 @@
 
 use super::config::Limits;
 use super::memory::Memory;
+use super::notify::{Desk as NoticeDesk, Notices};
 use super::part::Desk;
 use super::parts::Parts;
 use super::remote::Remotes;
@@ -13,7 +14,7 @@ use crate::completion::Completions;
 use crate::pack::{Cut, Done, RowList, Run, TASK_BYTES, Window, Workers};
 use crate::pipeline::{Ledger, TransferId};
 use crate::region::copy::RowQueue;
-use crate::region::{HandleTable, Rights, Word, guard};
+use crate::region::{HandleTable, Rights, SharedPages, Word, guard};
 use crate::ring::{self, BadPosition, Consumer, PushError, Sleeper};
 use crate::stats::{self, Stats};
 use ring_abi::{BATCH_SLOTS_MAX, Descriptor, Entry, Flags, Handle, SPANS_PER_BATCH, Span, Status};
@@ -49,6 +50,10 @@ pub(super) struct Session {
     pub(super) staged_order: VecDeque<u32>,
     /// Those that peers carry.
     pub(super) parts: Parts,
+    /// NOTIFYs on their way.
+    pub(super) notices: Notices,
+    /// Where its client finds what it is told; without it it is told nothing.
+    pub(super) events: Option<Arc<SharedPages>>,
     pub(super) streak: Streak,
     /// A descriptor whose extension slot has not come yet.
     half: Option<Descriptor>,
@@ -63,7 +68,7 @@ pub(super) struct Session {
     /// It was left with work that it could not do yet: completion places or a fence.
     pub is_blocked: bool,
     held_bytes_max: u64,
-    stats: Arc<Stats>,
+    pub(super) stats: Arc<Stats>,
     /// Slots whose outcome was shown, and bytes that were said to be in place.
     pub shown: Shown,
 }
@@ -95,6 +100,8 @@ pub(super) struct Granted {
     /// `None`: withdrawn by its owner, and nobody uses it any more.
     pub memory: Option<Memory>,
     pub rights: Rights,
+    /// The session that is told by a NOTIFY about it, 0 for memory of the engine's process and of peers.
+    pub exporter: u64,
 }
 
 /// What wakes either side of a session.
@@ -129,6 +136,7 @@ pub(super) struct Shared {
     pub lists: Vec<Box<RowList>>,
     pub stagings: Stagings,
     pub remotes: Remotes,
+    pub notices: NoticeDesk,
     /// Not in use.
     pub desks: Vec<Box<Desk>>,
 }
@@ -172,6 +180,8 @@ impl Session {
             staged: (0..TRANSFERS).map(|_| None).collect(),
             staged_order: VecDeque::with_capacity(TRANSFERS as usize),
             parts: Parts::default(),
+            notices: Notices::new(batches),
+            events: None,
             streak: Streak::default(),
             half: None,
             at_fence: None,
@@ -505,6 +515,7 @@ impl Session {
         for run in self.runs.iter_mut().flatten() {
             run.give_up();
         }
+        self.notices.clear();
         // A client that ended its connection may still look at its ring.
         ring::stop(&self.stop, if reason.is_ok() { Status::STOPPING } else { reason });
         self.wake_client();

@@ -239,7 +239,7 @@ impl Session {
     /// # Errors
     /// It has taken descriptors, or has some to take.
     pub fn become_owner(&mut self) -> Result<(), Status> {
-        if self.is_owner || self.sq.known() > 0 || self.sq.position() != self.start_position {
+        if self.is_owner || self.events.is_some() || self.sq.known() > 0 || self.sq.position() != self.start_position {
             return Err(Status::BAD_SEQUENCE);
         }
         self.is_owner = true;

@@ -6,7 +6,7 @@ use super::session::Session;
 use super::staged::StagedRun;
 use crate::pack::Run;
 use crate::pipeline::TransferId;
-use crate::plan::{self, Direction, Fault, Request, Shape, Transfer};
+use crate::plan::{self, Direction, Fault, Notice, Request, Shape, Transfer};
 use crate::region::{Region, Rights};
 use ring_abi::{Descriptor, Entry, Field, Flags, Handle, Route, Stage, Status};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub(super) enum Checked {
     Cancel { target: u64 },
     Transfer(Transfer, Memory, Memory, Option<Arc<Region>>),
     Remote(RemoteTransfer),
+    Notify(Notice),
 }
 
 fn unsupported(shape: &Shape, which: usize, field: Field) -> Fault {
@@ -42,6 +43,7 @@ impl Session {
             Request::Begin { deadline_ns, hint_bytes } => Ok(Checked::Begin { deadline_ns, hint_bytes }),
             Request::Cancel { target } => Ok(Checked::Cancel { target }),
             Request::Transfer(shape) => self.resolve(&shape, forced(d)),
+            Request::Notify(notice) => self.recipient(&notice).map(|_| Checked::Notify(notice)),
         }
     }
 
@@ -118,6 +120,10 @@ impl Session {
                 self.to_cut.push_back(id);
             }
             Checked::Remote(wanted) => self.start_remote(wanted, now_ns),
+            Checked::Notify(notice) => {
+                let postponed = self.ledger.postpone();
+                self.notices.add(postponed, notice);
+            }
             Checked::Transfer(transfer, src, dst, index) => {
                 let id = self.ledger.start(now_ns);
                 self.start_staged(id, StagedRun::new(transfer, src, dst, index));

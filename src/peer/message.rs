@@ -23,12 +23,14 @@
 //! | 12 SLOTS     | slots      | grant     | slot_bytes | 0          |        |          |        |      |
 //! | 13 PING      | 0          | number    |            |            |        |          |        |      |
 //! | 14 PONG      | 0          | number    |            |            |        |          |        |      |
+//! | 15 NOTIFY    | payload_bytes | request | number    | 0          | user_data |       | offset | payload |
+//! | 16 NOTIFIED  | status     | request   |            |            |        |          |        |      |
 //!
 //! `number` and `batch` are a chunk's [`ChunkId`]. A stage is one byte and 3 bytes of 0.
 
 use crate::pipeline::{BatchId, ChunkId};
 use crate::plan::{Fault, LIST_BYTES};
-use ring_abi::{Field, NAME_BYTES_MAX, Stage, Status};
+use ring_abi::{Field, NAME_BYTES_MAX, NOTIFY_BYTES_MAX, Stage, Status};
 
 /// One message, either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +131,27 @@ pub enum Message<'a> {
         /// Bytes of each.
         slot_bytes: u32,
     },
+    /// To the owner: tell the client that exported this region. NOTIFIED answers.
+    Notify {
+        /// The asker's number for it.
+        request: u64,
+        /// The region's number.
+        number: u32,
+        /// Handed over.
+        user_data: u64,
+        /// Handed over.
+        offset: u64,
+        /// At most [`NOTIFY_BYTES_MAX`] bytes.
+        payload: &'a [u8],
+    },
+    /// From the owner.
+    Notified {
+        /// The asker's number.
+        request: u64,
+        /// OK: the client has it. NOT_DONE: it has no room for it now; it was not told, and may be asked again. Or why it
+        /// will not be told.
+        status: Status,
+    },
     /// Asks for a sign of life on this lane.
     Ping {
         /// Comes back.
@@ -148,6 +171,7 @@ pub const MESSAGE_BYTES_MAX: usize = COMMAND_BYTES + LIST_BYTES;
 const COMMAND_BYTES: usize = 32;
 /// Of OPENED, without the text: the longest head of all.
 const OPENED_BYTES: usize = 40;
+const _: () = assert!(NOTIFY_BYTES_MAX as usize <= LIST_BYTES);
 const _: () = assert!(OPENED_BYTES + NAME_BYTES_MAX <= MESSAGE_BYTES_MAX);
 
 /// No region is longer, on any engine: the user half of a 57-bit address space.
@@ -167,6 +191,8 @@ const WITHDRAWN: u8 = 11;
 const SLOTS: u8 = 12;
 const PING: u8 = 13;
 const PONG: u8 = 14;
+const NOTIFY: u8 = 15;
+const NOTIFIED: u8 = 16;
 
 impl<'a> Message<'a> {
     /// Writes the message behind what is in `bytes`: [`MESSAGE_BYTES_MAX`] bytes at most. A name or a text that is too
@@ -202,6 +228,11 @@ impl<'a> Message<'a> {
             Message::Slots { grant, slots, slot_bytes } => {
                 writer.begin(SLOTS, slots).long(grant).word(slot_bytes).word(0);
             }
+            Message::Notify { request, number, user_data, offset, payload } => {
+                writer.begin(NOTIFY, payload.len() as u32).long(request).word(number).word(0);
+                writer.long(user_data).long(offset).tail(payload);
+            }
+            Message::Notified { request, status } => _ = writer.begin(NOTIFIED, status.0 as u32).long(request),
             Message::Ping { number } => _ = writer.begin(PING, 0).long(number),
             Message::Pong { number } => _ = writer.begin(PONG, 0).long(number),
         }
@@ -244,6 +275,13 @@ impl<'a> Message<'a> {
                 reader.zero()?;
                 message
             }
+            NOTIFY => {
+                let (payload_bytes, request, number) = (reader.word()?, reader.long()?, reader.word()?);
+                reader.zero()?;
+                let (user_data, offset) = (reader.long()?, reader.long()?);
+                Message::Notify { request, number, user_data, offset, payload: reader.payload(payload_bytes)? }
+            }
+            NOTIFIED => Message::Notified { status: reader.status()?, request: reader.long()? },
             PING => Message::Ping { number: reader.numbered()? },
             PONG => Message::Pong { number: reader.numbered()? },
             _ => return Err(BadMessage("unknown kind")),
@@ -369,6 +407,13 @@ impl<'a> Reader<'a> {
     fn list(&mut self, bytes: u32) -> Result<&'a [u8], BadMessage> {
         if bytes as usize > LIST_BYTES {
             return Err(BadMessage("a list that is too long"));
+        }
+        self.tail(bytes)
+    }
+
+    fn payload(&mut self, bytes: u32) -> Result<&'a [u8], BadMessage> {
+        if bytes > NOTIFY_BYTES_MAX {
+            return Err(BadMessage("a payload that is too long"));
         }
         self.tail(bytes)
     }

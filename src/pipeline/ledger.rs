@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// Keeps account of every descriptor taken from one ring until its batch has had its last span.
 ///
 /// For each descriptor the caller says [`took`](Self::took), then exactly one of [`complete`](Self::complete),
-/// [`start`](Self::start) or [`fail`](Self::fail), unless the batch [has ended](Self::is_discarding) or waits at a
+/// [`start`](Self::start), [`postpone`](Self::postpone) or [`fail`](Self::fail), unless the batch [has ended](Self::is_discarding) or waits at a
 /// fence. All storage is allocated by [`new`](Self::new).
 #[derive(Debug)]
 pub struct Ledger {
@@ -36,6 +36,25 @@ pub struct Outcome {
 /// A transfer in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferId(pub u32);
+
+/// A batch's last descriptor that is done behind all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Postponed {
+    batch: u32,
+    /// Its batch's first position, which no other batch in that place has while anybody remembers.
+    first: u64,
+}
+
+/// Whether a postponed descriptor can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Others of its batch are not done.
+    Early,
+    /// All others are done.
+    Due,
+    /// Its batch has failed or ended: it will never be.
+    Never,
+}
 
 impl Ledger {
     /// Room for so many batches under way and so many transfers in flight.
@@ -277,6 +296,44 @@ impl Ledger {
             self.open = None;
         }
         TransferId(id)
+    }
+
+    /// The descriptor taken last, which ends its batch, is to be done behind all others: [`conclude`](Self::conclude) it when
+    /// it [is due](Self::readiness). It is no transfer, and holds nothing.
+    ///
+    /// # Panics
+    /// If no batch is open, or its LAST has not been taken.
+    pub fn postpone(&mut self) -> Postponed {
+        let at = self.open.take().expect("a batch was begun");
+        let batch = self.batches.get(at).expect("the open batch exists");
+        assert!(batch.complete, "only the last descriptor can be done behind all others");
+        Postponed { batch: at, first: batch.first }
+    }
+
+    /// Whether a postponed descriptor can be done now.
+    #[must_use]
+    pub fn readiness(&self, postponed: Postponed) -> Readiness {
+        let batch = self.batches.get(postponed.batch).filter(|batch| batch.first == postponed.first);
+        match batch {
+            Some(batch) if batch.phase == Phase::Running && batch.done_to == batch.current.position => Readiness::Due,
+            Some(batch) if batch.phase == Phase::Running => Readiness::Early,
+            _ => Readiness::Never,
+        }
+    }
+
+    /// A postponed descriptor that is due is done, or cannot be.
+    pub fn conclude(&mut self, postponed: Postponed, result: Result<(), Fault>, now_ns: u64) {
+        if self.readiness(postponed) != Readiness::Due {
+            return;
+        }
+        let at = postponed.batch;
+        let Some(batch) = self.batches.get_mut(at) else { return };
+        batch.started_ns.get_or_insert(now_ns);
+        match result {
+            Ok(()) => (batch.done_to, batch.done_user_data) = (batch.current.end(), batch.current.user_data),
+            Err(fault) => (batch.failure, batch.phase) = (Some((batch.current, fault)), Phase::Failing),
+        }
+        self.settle(at, now_ns);
     }
 
     /// A transfer that was just [started](Self::start) goes through staging slots.

@@ -19,7 +19,7 @@ mod spans;
 mod works;
 
 pub use batch::Stages;
-pub use ledger::{Ledger, Outcome, TransferId};
+pub use ledger::{Ledger, Outcome, Postponed, Readiness, TransferId};
 pub use messages::{BatchId, Chunk, ChunkId, LINK_LOST, Landing, Origin, Reply, Request, WorkFault, WorkId};
 pub use owner::{LinkId, Owner, OwnerAction, OwnerCounters, OwnerLimits};
 pub use requester::{Requester, RequesterAction, RequesterCounters, RequesterLimits};

@@ -1,7 +1,7 @@
 //! The checks that need nothing but the descriptor. Their order is part of the interface: the first hit is reported.
 
-use super::Fault;
-use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, Opcode, Stage, Status};
+use super::{Fault, Notice};
+use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, NOTIFY_BYTES_MAX, Opcode, Stage, Status};
 
 /// What a well-formed descriptor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Request {
     },
     /// Move bytes.
     Transfer(Shape),
+    /// Tell somebody, when all else of the batch is done.
+    Notify(Notice),
 }
 
 /// A transfer whose own fields make sense; its regions have not been looked at.
@@ -84,6 +86,7 @@ pub fn check(d: &Descriptor, extension: Option<&Entry>, first: bool, has_peer: b
             must_be_zero(d, &[Field::SRC_OFFSET])?;
             Ok(Request::Cancel { target: d.src_offset })
         }
+        Opcode::NOTIFY => check_notify(d).map(Request::Notify),
         _ => check_transfer(d, extension).map(Request::Transfer),
     }
 }
@@ -93,6 +96,7 @@ fn check_sequence(d: &Descriptor, extension: Option<&Entry>, first: bool) -> Res
         Opcode::EXTENSION => true,
         Opcode::BEGIN => !first,
         Opcode::CANCEL => !first || d.flags & Flags::LAST == 0,
+        Opcode::NOTIFY => d.flags & Flags::LAST == 0,
         _ => false,
     };
     if out_of_place {
@@ -100,9 +104,6 @@ fn check_sequence(d: &Descriptor, extension: Option<&Entry>, first: bool) -> Res
     }
     if !first && d.flags & Flags::FENCE != 0 {
         return Err(take(Status::BAD_SEQUENCE, Field::FLAGS, d.flags.into()));
-    }
-    if Opcode(d.opcode) == Opcode::NOTIFY {
-        return Err(take(Status::UNSUPPORTED, Field::OPCODE, d.opcode.into()));
     }
     match extension {
         Some(slot) if slot[0] as u8 != Opcode::EXTENSION.0 => {
@@ -184,6 +185,26 @@ fn check_transfer(d: &Descriptor, extension: Option<&Entry>) -> Result<Shape, Fa
         } else {
             Missing::Row
         },
+    })
+}
+
+fn check_notify(d: &Descriptor) -> Result<Notice, Fault> {
+    const WITH_PAYLOAD: [Field; 5] =
+        [Field::LEN, Field::SRC_REGION, Field::SRC_OFFSET, Field::DST_REGION, Field::DST_OFFSET];
+    let used = match d.len {
+        0 => &WITH_PAYLOAD[3..],
+        1..=NOTIFY_BYTES_MAX => &WITH_PAYLOAD[..],
+        // The length is named in its place among the fields that must be 0.
+        _ => &WITH_PAYLOAD[1..],
+    };
+    must_be_zero(d, used)?;
+    Ok(Notice {
+        src_region: d.src_region,
+        src_offset: d.src_offset,
+        len: d.len,
+        dst_region: d.dst_region,
+        offset: d.dst_offset,
+        user_data: d.user_data,
     })
 }
 

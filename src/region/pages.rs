@@ -80,6 +80,27 @@ impl SharedPages {
         unsafe { copy::copy_range(words.as_ptr().cast(), to, size_of_val(words)) };
     }
 
+    /// Copies bytes in, as [`write_words`](Self::write_words).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        let to = self.block(offset, bytes.len());
+        // SAFETY: as in `write_words`.
+        unsafe { copy::copy_range(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies bytes out that the other side has written.
+    ///
+    /// # Panics
+    /// If there are not so many behind the offset.
+    pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.block(offset, bytes.len());
+        // SAFETY: `block` has checked the range, which is mapped as long as `self` is there; the destination is an exclusive
+        // slice, which shared pages cannot overlap.
+        unsafe { copy::copy_range(from.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
+    }
+
     /// The word at a byte offset.
     ///
     /// # Panics

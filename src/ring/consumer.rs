@@ -59,6 +59,17 @@ impl<W: Words> Consumer<W> {
         Ok(Some(entry))
     }
 
+    /// Copies the next entry out and leaves it there, or `None` if nothing is published. Another copy of it may differ, if the
+    /// producer does what it must not.
+    ///
+    /// # Errors
+    /// [`BadPosition`] if the producer's tail is impossible.
+    pub fn peek(&mut self) -> Result<Option<Entry>, BadPosition> {
+        let entry = self.pop()?;
+        self.head = self.head.wrapping_sub(u64::from(entry.is_some()));
+        Ok(entry)
+    }
+
     /// Hands at most `most` entries that are known to be there to `take`, each copied out once, and says how many.
     /// Looks at the producer's tail only if none is known. Their slots stay taken until [`release`](Self::release).
     ///

@@ -25,6 +25,7 @@ pub(crate) struct Served {
     batches: ByStatus,
     pub batches_cut: AtomicU64,
     pub sessions_cut: AtomicU64,
+    pub notifications: AtomicU64,
 }
 
 /// What the control thread counts.
@@ -121,6 +122,8 @@ pub struct Counters {
     pub batches_cut: u64,
     /// Sessions that ended with such batches.
     pub sessions_cut: u64,
+    /// Notifications that were put before clients.
+    pub notifications: u64,
     /// Connections to other engines that began, whoever dialled.
     pub peers_connected: u64,
     /// Of those, ended: lost, or another connection took their place.
@@ -152,6 +155,7 @@ impl Stats {
             batches: self.served.batches.read(),
             batches_cut: load(&self.served.batches_cut),
             sessions_cut: load(&self.served.sessions_cut),
+            notifications: load(&self.served.notifications),
             peers_connected: load(&self.attached.peers_connected),
             peers_ended: load(&self.attached.peers_ended),
             peers_unreachable: load(&self.attached.peers_unreachable),

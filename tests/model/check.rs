@@ -5,9 +5,9 @@
 //! At stage TAKE:
 //!
 //! 1. The opcode is known: INVALID_OPCODE. EXTENSION where a descriptor is expected: BAD_SEQUENCE, field OPCODE.
-//! 2. BEGIN is a batch's first descriptor; CANCEL is its first and carries LAST: BAD_SEQUENCE, field OPCODE. FENCE is on
-//!    a batch's first descriptor: BAD_SEQUENCE, field FLAGS. NOTIFY is UNSUPPORTED, field OPCODE. The second slot of an
-//!    EXTENDED descriptor is an EXTENSION: BAD_SEQUENCE, field EXTENSION_OPCODE.
+//! 2. BEGIN is a batch's first descriptor; CANCEL is its first and carries LAST; NOTIFY carries LAST: BAD_SEQUENCE, field
+//!    OPCODE. FENCE is on a batch's first descriptor: BAD_SEQUENCE, field FLAGS. The second slot of an EXTENDED descriptor
+//!    is an EXTENSION: BAD_SEQUENCE, field EXTENSION_OPCODE.
 //! 3. The flags are known, and belong here: EXTENDED, MISSING_ZERO, MISSING_SKIP, DIRECT and GATHER only on READ and
 //!    WRITE; not both MISSING; MISSING only with a source index of numbers (an index kind without a meaning is left to
 //!    4); not both DIRECT and GATHER: INVALID_FLAGS. Then: GATHER between regions of this host is UNSUPPORTED, field
@@ -17,7 +17,9 @@
 //!    NOP: all others. BEGIN: all but `count`, `src_offset`, `dst_offset`. CANCEL: all but `src_offset`. READ and WRITE
 //!    without an index: `index_region`, `index_offset`; with FRAGMENTS: `len`, `src_stride`, `dst_stride`. The reserved
 //!    bytes of an extension: field EXTENSION_RESERVED, the detail is the first word that is not 0, where the word that
-//!    opcode and `inner_count` share counts without these two.
+//!    opcode and `inner_count` share counts without these two. NOTIFY: all but `dst_region`, `dst_offset` and, if it has a
+//!    payload, `len`, `src_region`, `src_offset`; a `len` beyond NOTIFY_BYTES_MAX counts as one that is not 0.
+//!    What follows at this stage is for READ and WRITE.
 //! 6. `count`, then `inner_count`, is not 0: INVALID_COUNT.
 //! 7. The destination's step is not smaller than the length, if there are several fragments or a destination index:
 //!    INVALID_STRIDE, field DST_STRIDE (not with FRAGMENTS). The same of several inner pieces: INNER_DST_STRIDE.
@@ -36,9 +38,15 @@
 //!     the first fragment that does not, the source before the destination. The detail is the fragment's offset in
 //!     the region, at most `u64::MAX`. Then nothing of the descriptor is copied and no index is read.
 //!
+//! A NOTIFY has a source if it has a payload. It needs no right on its destination, for which 8 holds: somebody is told
+//! because of it, and nothing in it is touched. Instead of 10 to 12: the payload lies within its region (OUT_OF_RANGE,
+//! SRC_OFFSET, `src_offset`); the destination was registered by a client, and is not the engine's own (UNSUPPORTED,
+//! DST_REGION). All of the stage PLAN is checked again when a NOTIFY is sent, with the handles that its client has then: a
+//! region that was closed meanwhile is UNKNOWN_REGION, and REGION_GONE while it is being closed.
+//!
 //! What only the index tells is checked while copying, see [`memory`](super::memory).
 
-use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, Opcode, Stage, Status};
+use ring_abi::{Descriptor, Entry, Extension, Field, Flags, IndexKind, NOTIFY_BYTES_MAX, Opcode, Stage, Status};
 
 use super::memory::{Memory, Shape};
 use super::{Failure, Work};
@@ -51,7 +59,14 @@ pub fn check(d: &Descriptor, second: Option<&Entry>, is_first: bool, memory: &Me
     check_flags(d, is_transfer)?;
     if !is_transfer {
         check_unused_fields(d)?;
-        return Ok(if d.opcode == Opcode::CANCEL.0 { Work::Cancel(d.src_offset) } else { Work::Nothing });
+        return Ok(match Opcode(d.opcode) {
+            Opcode::CANCEL => Work::Cancel(d.src_offset),
+            Opcode::NOTIFY => {
+                check_notify(d, memory)?;
+                Work::Notify(*d)
+            }
+            _ => Work::Nothing,
+        });
     }
     let extension = second.map(Extension::from_entry);
     let kinds = check_index_kind(d)?;
@@ -90,9 +105,9 @@ fn check_sequence(d: &Descriptor, second: Option<&Entry>, is_first: bool) -> Res
     let misplaced = at_take(Status::BAD_SEQUENCE, Field::OPCODE, d.opcode.into());
     ensure(opcode != Opcode::BEGIN || is_first, misplaced)?;
     ensure(opcode != Opcode::CANCEL || (is_first && d.flags & Flags::LAST != 0), misplaced)?;
+    ensure(opcode != Opcode::NOTIFY || d.flags & Flags::LAST != 0, misplaced)?;
     let fence_misplaced = d.flags & Flags::FENCE != 0 && !is_first;
     ensure(!fence_misplaced, at_take(Status::BAD_SEQUENCE, Field::FLAGS, d.flags.into()))?;
-    ensure(opcode != Opcode::NOTIFY, at_take(Status::UNSUPPORTED, Field::OPCODE, d.opcode.into()))?;
     if let Some(second) = second {
         let found = Extension::from_entry(second).opcode;
         let not_extension = at_take(Status::BAD_SEQUENCE, Field::EXTENSION_OPCODE, found.into());
@@ -118,6 +133,11 @@ fn check_unused_fields(d: &Descriptor) -> Result<(), Failure> {
     let used: &[Field] = match Opcode(d.opcode) {
         Opcode::BEGIN => &[Field::COUNT, Field::SRC_OFFSET, Field::DST_OFFSET],
         Opcode::CANCEL => &[Field::SRC_OFFSET],
+        Opcode::NOTIFY if d.len == 0 => &[Field::DST_REGION, Field::DST_OFFSET],
+        Opcode::NOTIFY if d.len > NOTIFY_BYTES_MAX => {
+            &[Field::SRC_REGION, Field::SRC_OFFSET, Field::DST_REGION, Field::DST_OFFSET]
+        }
+        Opcode::NOTIFY => &[Field::LEN, Field::SRC_REGION, Field::SRC_OFFSET, Field::DST_REGION, Field::DST_OFFSET],
         _ => &[],
     };
     let all = [
@@ -135,6 +155,33 @@ fn check_unused_fields(d: &Descriptor) -> Result<(), Failure> {
     ];
     for (field, value) in all {
         ensure(value == 0 || used.contains(&field), at_take(Status::INVALID_FIELD, field, value))?;
+    }
+    Ok(())
+}
+
+/// What is checked of a NOTIFY at stage PLAN.
+pub fn check_notify(d: &Descriptor, memory: &Memory) -> Result<(), Failure> {
+    let payload = (Field::SRC_REGION, d.src_region);
+    let mut used = vec![(Field::DST_REGION, d.dst_region)];
+    if d.len > 0 {
+        used.insert(0, payload);
+    }
+    check_exist(&used, memory)?;
+    if d.len > 0 {
+        let region = memory.region(d.src_region);
+        ensure(region.read, at_plan(Status::NO_RIGHT, Field::SRC_REGION, d.src_region.into()))?;
+        let end = u128::from(d.src_offset) + u128::from(d.len);
+        let inside = end <= region.bytes.len() as u128;
+        ensure(inside, at_plan(Status::OUT_OF_RANGE, Field::SRC_OFFSET, d.src_offset))?;
+    }
+    let is_somebodys = !memory.region(d.dst_region).engines_own;
+    ensure(is_somebodys, at_plan(Status::UNSUPPORTED, Field::DST_REGION, d.dst_region.into()))
+}
+
+fn check_exist(used: &[(Field, u32)], memory: &Memory) -> Result<(), Failure> {
+    for &(field, handle) in used {
+        let region = memory.find(handle).ok_or(at_plan(Status::UNKNOWN_REGION, field, handle.into()))?;
+        ensure(!region.gone, at_plan(Status::REGION_GONE, field, handle.into()))?;
     }
     Ok(())
 }
@@ -194,10 +241,7 @@ fn check_regions(d: &Descriptor, kinds: (IndexKind, IndexKind), memory: &Memory)
     if kinds != (IndexKind::None, IndexKind::None) {
         used.push((Field::INDEX_REGION, d.index_region));
     }
-    for &(field, handle) in &used {
-        let region = memory.find(handle).ok_or(at_plan(Status::UNKNOWN_REGION, field, handle.into()))?;
-        ensure(!region.gone, at_plan(Status::REGION_GONE, field, handle.into()))?;
-    }
+    check_exist(&used, memory)?;
     for &(field, handle) in &used {
         let region = memory.region(handle);
         let granted = if field == Field::DST_REGION { region.write } else { region.read };

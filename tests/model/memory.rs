@@ -31,6 +31,8 @@ pub struct Region {
     pub write: bool,
     /// Withdrawn by its owner.
     pub gone: bool,
+    /// Of the engine's own process: there is nobody to tell of it.
+    pub engines_own: bool,
 }
 
 /// All regions of a session.

@@ -27,7 +27,7 @@
 //! # Outcome
 //!
 //! Transfers of one or several batches run at the same time and end in any order. NOP, BEGIN, CANCEL and transfers of
-//! length 0 end when they start. Spans of one batch are published in the order of their positions, RELEASED apart.
+//! length 0 end when they start, and a NOTIFY as described below. Spans of one batch are published in the order of their positions, RELEASED apart.
 //!
 //! - **Success** (LAST is taken, everything is done): one span over all slots, OK, BATCH_DONE.
 //! - **Failure**: the failing descriptor is the one with the lowest position. Once a failure is known nothing of the
@@ -74,7 +74,18 @@
 //! batch the CANCEL fails: NOT_FOUND, stage TAKE, field SRC_OFFSET, the position as detail. From the ring a batch
 //! cannot be cancelled before its LAST, since what follows belongs to it; the attach socket ([`Model::cancel`]) can.
 //!
-//! Not modelled: BATCH_TOO_LONG, FAULT, INTERNAL, NOTIFY (UNSUPPORTED here), regions of peers, the gather route.
+//! # Notify
+//!
+//! A NOTIFY is its batch's last descriptor. It is *due* when all others of the batch are done; then it is sent, with the
+//! payload as it is at that moment, by [`Model::deliver`]. It is done when whoever is to be told has it, with 0 bytes.
+//! Whoever has no room for it makes it wait, for any time, and is told once or not at all. If its batch fails or ends
+//! before, it is never sent. Who takes no notifications, or is gone, makes it the failing descriptor: NOT_ALLOWED or
+//! REGION_GONE, stage COMMAND, field DST_REGION, the handle as detail.
+//!
+//! It is no transfer: nothing of this ring's buffers is written by it, so that it makes no span HELD and gives no route.
+//!
+//! Not modelled: BATCH_TOO_LONG, FAULT, INTERNAL, regions of peers, the gather route, the places that notifications to
+//! this ring's own client take in its completion ring.
 
 // Each test file that shares this module uses another part of it.
 #![allow(dead_code)]
@@ -117,6 +128,17 @@ pub enum Work {
     Cancel(u64),
     /// A READ or WRITE.
     Transfer(Descriptor, Option<Extension>),
+    /// A NOTIFY.
+    Notify(Descriptor),
+}
+
+/// What somebody was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub region: u32,
+    pub offset: u64,
+    pub user_data: u64,
+    pub payload: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +146,8 @@ enum State {
     /// Behind a fence.
     Waiting(Work),
     InFlight(Descriptor, Option<Extension>),
+    /// A NOTIFY that was not sent, or is not there yet.
+    Unsent(Descriptor),
     Done {
         bytes: u64,
         was_in_flight: bool,
@@ -170,6 +194,13 @@ impl Batch {
         self.taken.iter().any(|t| matches!(t.state, State::InFlight(..)))
     }
 
+    /// The NOTIFY that is to be sent now: an index into `taken`.
+    fn due(&self) -> Option<usize> {
+        let t = self.done_prefix();
+        let is_next = matches!(self.taken.get(t)?.state, State::Unsent(_));
+        (is_next && self.is_under_way()).then_some(t)
+    }
+
     fn waits_for_fence(&self) -> bool {
         self.taken.iter().any(|t| matches!(t.state, State::Waiting(_)))
     }
@@ -203,6 +234,8 @@ pub struct Model {
     unreaped: VecDeque<Span>,
     /// Every span that was ever published.
     log: Vec<Span>,
+    /// Who was told what, in that order.
+    pub told: Vec<Told>,
     now_ns: u64,
 }
 
@@ -216,6 +249,7 @@ impl Model {
             batches: Vec::new(),
             unreaped: VecDeque::new(),
             log: Vec::new(),
+            told: Vec::new(),
             now_ns: 0,
         }
     }
@@ -285,6 +319,48 @@ impl Model {
         self.settle();
     }
 
+    /// Positions of the NOTIFYs that are to be sent now, in ring order.
+    pub fn due(&self) -> Vec<u64> {
+        self.batches.iter().filter_map(|batch| Some(batch.taken[batch.due()?].position)).collect()
+    }
+
+    /// The NOTIFY at `position`, which is due, has been sent: it is there, or whoever was to be told takes none or is
+    /// gone.
+    pub fn deliver(&mut self, position: u64, refused: Option<Status>, now_ns: u64) {
+        self.look_at_clock(now_ns);
+        let found = self.batches.iter().enumerate().find_map(|(b, batch)| {
+            let t = batch.due()?;
+            (batch.taken[t].position == position).then_some((b, t))
+        });
+        let (b, t) = found.expect("no NOTIFY is due at this position");
+        let State::Unsent(d) = self.batches[b].taken[t].state else { unreachable!() };
+        let handle = u64::from(d.dst_region);
+        let refused = refused.map(|status| Failure {
+            status,
+            stage: Stage::COMMAND,
+            field: Field::DST_REGION,
+            fragment: 0,
+            detail: handle,
+        });
+        let batch = &mut self.batches[b];
+        match check::check_notify(&d, &self.memory).err().or(refused) {
+            Some(failure) => {
+                batch.taken[t].state = State::Void;
+                batch.failure = Some((t, failure));
+            }
+            None => {
+                batch.taken[t].state = State::Done { bytes: 0, was_in_flight: false };
+                let payload = match d.len {
+                    0 => Vec::new(),
+                    len => self.memory.region(d.src_region).bytes[d.src_offset as usize..][..len as usize].to_vec(),
+                };
+                let (region, offset, user_data) = (d.dst_region, d.dst_offset, d.user_data);
+                self.told.push(Told { region, offset, user_data, payload });
+            }
+        }
+        self.settle();
+    }
+
     /// Looks at the clock: ends the batches whose deadline has passed.
     pub fn tick(&mut self, now_ns: u64) {
         self.look_at_clock(now_ns);
@@ -321,6 +397,10 @@ impl Model {
     pub fn run(&mut self, now_ns: u64) {
         loop {
             while self.take(now_ns) {}
+            if let Some(&position) = self.due().first() {
+                self.deliver(position, None, now_ns);
+                continue;
+            }
             let Some(&position) = self.in_flight().first() else { return };
             self.complete(position, now_ns);
         }
@@ -407,6 +487,7 @@ impl Model {
         self.batches[b].taken[t].state = match work {
             Work::Nothing => done,
             Work::Transfer(descriptor, extension) => State::InFlight(descriptor, extension),
+            Work::Notify(descriptor) => State::Unsent(descriptor),
             Work::Cancel(target) => {
                 match self.batches[..b].iter().position(|e| e.first == target && e.is_under_way()) {
                     Some(e) => {
@@ -435,7 +516,7 @@ impl Model {
             if batch.outcome.is_none() && !batch.in_flight() && !batch.waits_for_fence() {
                 if let Some((k, failure)) = batch.failure {
                     self.end(b, k, k + 1, failure);
-                } else if batch.last_taken {
+                } else if batch.last_taken && batch.done_prefix() == batch.taken.len() {
                     self.succeed(b);
                 }
             }
@@ -465,7 +546,7 @@ impl Model {
     fn end(&mut self, b: usize, done: usize, end: usize, failure: Failure) {
         let batch = &mut self.batches[b];
         for taken in &mut batch.taken {
-            if matches!(taken.state, State::Waiting(_)) {
+            if matches!(taken.state, State::Waiting(_) | State::Unsent(_)) {
                 taken.state = State::Void;
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::model::{Failure, Memory, Region};
 use ring_abi::{Descriptor, Entry, Field, IndexKind, Stage, Status};
-use scatter_ring::plan::{self, Extent, Fault, Request, Shape, Transfer};
+use scatter_ring::plan::{self, Extent, Fault, Notice, Request, Shape, Transfer};
 
 /// What a descriptor turned out to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,7 @@ pub enum Planned {
     Begin { deadline_ns: u64 },
     Cancel { target: u64 },
     Transfer(Transfer),
+    Notify(Notice),
 }
 
 pub fn plan(d: &Descriptor, second: Option<&Entry>, is_first: bool, memory: &Memory) -> Result<Planned, Fault> {
@@ -24,6 +25,10 @@ pub fn plan(d: &Descriptor, second: Option<&Entry>, is_first: bool, memory: &Mem
         Request::Transfer(shape) => {
             let transfer = resolve(&shape, memory)?;
             if transfer.is_empty() { Planned::Nothing } else { Planned::Transfer(transfer) }
+        }
+        Request::Notify(notice) => {
+            find_notice(&notice, memory)?;
+            Planned::Notify(notice)
         }
     })
 }
@@ -50,6 +55,23 @@ fn resolve(shape: &Shape, memory: &Memory) -> Result<Transfer, Fault> {
         }
     }
     shape.bounds(src?, dst?, index?)
+}
+
+pub fn find_notice(notice: &Notice, memory: &Memory) -> Result<(), Fault> {
+    notice.check(
+        |handle| match memory.find(handle) {
+            None => Err(Status::UNKNOWN_REGION),
+            Some(region) if region.gone => Err(Status::REGION_GONE),
+            Some(region) if !region.read => Err(Status::NO_RIGHT),
+            Some(region) => Ok(region.bytes.len() as u64),
+        },
+        |handle| match memory.find(handle) {
+            None => Err(Status::UNKNOWN_REGION),
+            Some(region) if region.gone => Err(Status::REGION_GONE),
+            Some(region) if region.engines_own => Err(Status::UNSUPPORTED),
+            Some(_) => Ok(()),
+        },
+    )
 }
 
 pub fn failure(fault: Fault) -> Failure {

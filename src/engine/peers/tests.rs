@@ -7,7 +7,7 @@ use crate::engine::mail::{self, ControlHandle, Event as Told, Outbox, Request};
 use crate::engine::session::Session;
 use crate::link::GrantId;
 use crate::peer::{self, Role};
-use crate::region::Huge;
+use crate::region::{Huge, Region};
 use crate::stats::{Counters, Stats};
 use ring_abi::Kind;
 use std::sync::mpsc::{self, Receiver};
@@ -140,7 +140,7 @@ impl Bench {
         self.tell(Told::PeerAsks { seat: SeatId(9), request: 3, rights, name: name.to_owned() });
         let Command::PeerOpened { seat, request, answer } = self.command() else { panic!("not answered") };
         assert_eq!((seat, request), (SeatId(9), 3));
-        answer
+        answer.map(|PeerExport { region, rights, .. }| (region, rights))
     }
 }
 

@@ -196,13 +196,14 @@ pub fn chunks(config: &RemoteConfig) -> u32 {
 pub fn limits(config: &RemoteConfig) -> Limits {
     // The requester half: one operation of each window or bulk write at a time, of which there are no more than chunks
     // and full windows; a message behind each bulk write into a landing slot; commands; cancels.
+    // NOTIFYs and the answers to those of the other side come on top.
     let windows = QUEUE_DEPTH / WINDOW;
     let requester = chunks(config) + windows + config.slots + COMMANDS + BATCHES;
     // The owner half: bulk writes with a message behind each; the answers to commands, which count until their requester
     // has seen the answer; answers to cancels.
     let owner = OWNER_QUEUE_DEPTH + COMMANDS + BATCHES;
     Limits {
-        operations: requester + owner + HEARTBEAT + SPARE,
+        operations: requester + owner + HEARTBEAT + 2 * NOTICES + SPARE,
         unanswered: UNANSWERED,
         messages: MESSAGES,
         // A landing for each command, and as many that were revoked while a lane was at them; all slots; regions.
@@ -221,6 +222,8 @@ pub const COMMANDS: u32 = 64;
 pub const QUEUE_DEPTH: u32 = 4096;
 /// Pieces of one operation, at most.
 pub const WINDOW: u32 = crate::link::PIECES_MAX as u32;
+/// NOTIFYs that either side has sent and the other has not answered.
+pub const NOTICES: u32 = 32;
 /// Bulk writes of the owner half outstanding, and the messages behind them.
 pub const OWNER_QUEUE_DEPTH: u32 = 2 * COMMANDS;
 /// Regions of this side that a peer has open at once, its revoked ones that are still in use included.

@@ -16,11 +16,13 @@ mod region;
 mod seat;
 mod serving;
 mod slots;
+mod telling;
 
 pub use parcel::Parcel;
 pub use region::Remote;
 
-use super::mail::{Event, Outbox};
+use super::mail::{Event, Outbox, PeerExport};
+use super::notify::Told;
 use crate::cost::{Chooser, Situation};
 use crate::link::tcp::Bell;
 use crate::peer::Connected;
@@ -73,6 +75,22 @@ pub enum News {
         /// Where its time went.
         times: Times,
     },
+    /// What came of a NOTIFY.
+    Notified {
+        /// Which, by a number of its session's.
+        notice: PartId,
+        /// OK: whoever is to be told has it. NOT_DONE: he has no room for it now, and was not told. Or why he will not be.
+        status: Status,
+    },
+}
+
+impl News {
+    /// The part, or the NOTIFY.
+    pub fn about(&self) -> PartId {
+        match self {
+            News::Failed { part, .. } | News::Finished { part, .. } | News::Notified { notice: part, .. } => *part,
+        }
+    }
 }
 
 /// Where the time of a part went, and what it took.
@@ -230,7 +248,7 @@ impl Remotes {
     }
 
     /// Answers the peer's question for an export.
-    pub fn opened(&mut self, seat: SeatId, request: u64, answer: Result<(Arc<Region>, Rights), (Status, String)>) {
+    pub fn opened(&mut self, seat: SeatId, request: u64, answer: Result<PeerExport, (Status, String)>) {
         self.is_asked = true;
         // Else the question is gone with who asked.
         if let Some(seat) = self.find(seat).filter(|seat| seat.state == State::Up) {
@@ -312,6 +330,17 @@ impl Remotes {
         self.find(seat).into_iter().for_each(|seat| seat.asking.cancel(batch, now_ns));
     }
 
+    /// Tells the client that exported a region; [`News::Notified`] follows.
+    ///
+    /// # Errors
+    /// See [`NoPart`].
+    pub fn notify(&mut self, remote: &Remote, told: &Told<'_>, notice: PartId) -> Result<(), NoPart> {
+        self.is_asked = true;
+        let Seat { telling, line, .. } =
+            self.find(remote.seat).filter(|seat| seat.state == State::Up).ok_or(NoPart::Gone)?;
+        telling.send(line, remote.number, told, notice)
+    }
+
     /// What is known of a connection for decisions, and the decisions that are kept. `None`: it is gone.
     pub fn judge(&mut self, seat: SeatId, direction: Direction) -> Option<(&mut Chooser, Situation)> {
         let Seat { asking, judging, .. } = self.find(seat).filter(|seat| seat.state == State::Up)?;
@@ -343,6 +372,14 @@ impl Remotes {
         }
         self.drop_gone();
         did
+    }
+
+    /// Has `tell` tell clients of this engine what peers want them to be told, by the numbers of their sessions: to be
+    /// called after each poll.
+    pub fn tell(&mut self, tell: &mut impl FnMut(u64, &Told<'_>) -> Result<(), Status>) {
+        for seat in self.seats.iter_mut().filter(|seat| seat.state == State::Up) {
+            seat.telling.tell(&mut seat.line, tell);
+        }
     }
 
     fn drop_gone(&mut self) {

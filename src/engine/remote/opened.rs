@@ -11,7 +11,7 @@
 use super::SeatId;
 use super::line::{Line, REGIONS_MAX};
 use super::seat::Violation;
-use crate::engine::mail::{Event, Outbox};
+use crate::engine::mail::{Event, Outbox, PeerExport};
 use crate::link::GrantId;
 use crate::link::tcp::{GrantError, Grants, Revoked, Use};
 use crate::peer::Message;
@@ -49,6 +49,8 @@ struct Open {
     region: Arc<Region>,
     rights: Rights,
     grant: GrantId,
+    /// The session that has exported it, 0 for memory of the engine's process.
+    exporter: u64,
 }
 
 #[derive(Debug)]
@@ -116,14 +118,15 @@ impl Opened {
     }
 
     /// The control thread's answer to an OPEN.
-    pub fn answer(&mut self, request: u64, answer: Result<(Arc<Region>, Rights), (Status, String)>) {
+    pub fn answer(&mut self, request: u64, answer: Result<PeerExport, (Status, String)>) {
         let Some(at) = self.asking.iter().position(|known| *known == request) else { return };
         self.asking.swap_remove(at);
-        let result = answer.and_then(|(region, rights)| self.give(region, rights));
+        let result = answer.and_then(|export| self.give(export));
         self.answers.push_back(Answer { request, result });
     }
 
-    fn give(&mut self, region: Arc<Region>, rights: Rights) -> Result<Given, (Status, String)> {
+    fn give(&mut self, export: PeerExport) -> Result<Given, (Status, String)> {
+        let PeerExport { region, rights, exporter } = export;
         if self.places.len() + self.leaving.len() >= REGIONS_MAX as usize {
             let text = format!("{REGIONS_MAX} regions are open by this connection");
             return Err((Status::LIMIT_EXCEEDED, text));
@@ -138,7 +141,7 @@ impl Opened {
             _ => (Status::LIMIT_EXCEEDED, error.to_string()),
         })?;
         self.last = number;
-        self.places.push(Place { number, open: Some(Open { region, rights, grant }) });
+        self.places.push(Place { number, open: Some(Open { region, rights, grant, exporter }) });
         Ok(Given { number, grant, bytes })
     }
 
@@ -150,6 +153,20 @@ impl Opened {
         let place = self.find(number).and_then(|at| self.places.get(at));
         let open = place.and_then(|place| place.open.as_ref()).ok_or(Status::REGION_GONE)?;
         if open.rights.covers(wanted) { Ok(&open.region) } else { Err(Status::NO_RIGHT) }
+    }
+
+    /// The session that is told by a NOTIFY about the region of that number.
+    ///
+    /// # Errors
+    /// [`Status::REGION_GONE`], as by [`find_for`](Self::find_for); [`Status::UNSUPPORTED`] if it is memory of the engine's
+    /// own process.
+    pub fn exporter(&self, number: u32) -> Result<u64, Status> {
+        let place = self.find(number).and_then(|at| self.places.get(at));
+        match place.and_then(|place| place.open.as_ref()).map(|open| open.exporter) {
+            None => Err(Status::REGION_GONE),
+            Some(0) => Err(Status::UNSUPPORTED),
+            Some(exporter) => Ok(exporter),
+        }
     }
 
     /// Takes a region away from the peer.

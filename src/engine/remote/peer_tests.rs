@@ -1,12 +1,13 @@
 //! Connections as the poller drives them, against peers that a test plays word by word.
 
+mod notify;
 mod owner;
 mod regions;
 mod violations;
 
 use super::line;
 use super::{RemoteConfig, Remotes, SeatId};
-use crate::engine::mail::{self, Event, Inbox, Letter};
+use crate::engine::mail::{self, Event, Inbox, Letter, PeerExport};
 use crate::link::tcp::{Bell, Link, Use};
 use crate::link::{self, GrantId, Operation};
 use crate::peer::{Connected, Message};
@@ -23,6 +24,9 @@ use std::time::{Duration, Instant};
 
 /// Slots are small, so that their limits are met.
 pub const SLOT_BYTES: u32 = 64 << 10;
+
+/// The session that has exported what peers open.
+pub const EXPORTER: u64 = 5;
 
 pub fn config() -> RemoteConfig {
     RemoteConfig {
@@ -165,7 +169,7 @@ impl Engine {
         let event = self.event(&mut [peer]);
         let Event::PeerAsks { seat, request: asked, rights: wanted, name } = event else { panic!("another event") };
         assert_eq!((seat, asked, wanted, &name[..]), (peer.seat, request, rights, "table"));
-        self.remotes.opened(seat, asked, Ok((region.clone(), rights)));
+        self.remotes.opened(seat, asked, Ok(PeerExport { region: region.clone(), rights, exporter: EXPORTER }));
         match peer.next(self, |message| matches!(message, Message::Opened { .. })) {
             Heard::Opened { status: Status::OK, number, grant, bytes } => {
                 assert_eq!(bytes, region.bytes());
@@ -208,6 +212,8 @@ pub enum Heard {
     Ping(u64),
     Pong(u64),
     Slots { grant: u64 },
+    Notify { request: u64, number: u32, payload_bytes: usize },
+    Notified(u64, Status),
     Other,
 }
 
@@ -291,6 +297,10 @@ pub fn heard(message: &Message<'_>) -> Heard {
         Message::Ping { number } => Heard::Ping(number),
         Message::Pong { number } => Heard::Pong(number),
         Message::Slots { grant, .. } => Heard::Slots { grant },
+        Message::Notify { request, number, payload, .. } => {
+            Heard::Notify { request, number, payload_bytes: payload.len() }
+        }
+        Message::Notified { request, status } => Heard::Notified(request, status),
         Message::Pack { .. } | Message::Unpack { .. } | Message::Cancel { .. } => Heard::Other,
     }
 }

@@ -16,6 +16,7 @@ use super::opened::Opened;
 use super::parcel::Parcels;
 use super::serving::Serving;
 use super::slots::SlotMemory;
+use super::telling::Telling;
 use super::{News, RemoteConfig, SeatId};
 use crate::engine::mail::Outbox;
 use crate::link::tcp::{Bell, Use};
@@ -39,6 +40,8 @@ pub struct Seat {
     /// Regions of the peer that this side's clients have opened.
     pub asked: Asked,
     pub judging: Judging,
+    /// NOTIFYs, both ways.
+    pub telling: Telling,
     /// Where the peer's WRITEs land.
     pub landings: SlotMemory,
     /// Epoll watches lane 0's socket for room as well.
@@ -104,6 +107,7 @@ impl Seat {
             opened: Opened::new(id, grants),
             asked: Asked::new(id),
             judging: Judging::new(config, lanes),
+            telling: Telling::new(),
             landings,
             watches_room: false,
             heartbeat: Heartbeat::new(lanes, config.dead_after_ns),
@@ -114,9 +118,9 @@ impl Seat {
     /// Takes what has happened. True if something has.
     pub fn take_events(&mut self, around: &mut Around<'_>) -> bool {
         let mut ends = End::None;
-        let Seat { line, asking, owner, opened, asked, heartbeat, .. } = self;
+        let Seat { line, asking, owner, opened, asked, heartbeat, telling, .. } = self;
         let now_ns = around.now_ns;
-        let mut ear = Ear { asking, owner: *owner, opened, asked, heartbeat };
+        let mut ear = Ear { asking, owner: *owner, opened, asked, heartbeat, telling };
         let moved = line.poll(&mut |event| match event {
             // What comes behind a violation is not believed; tasks and completions are this side's own.
             Event::Received { lane, bytes } if ends == End::None => {
@@ -160,18 +164,20 @@ impl Seat {
         self.asking.down();
         around.serving.down(self.owner);
         self.asked.end(around.outbox);
+        self.telling.end();
     }
 
     /// Does what is to be done. True if anything was.
     pub fn act(&mut self, parcels: &mut Parcels, news: &mut VecDeque<News>, now_ns: u64) -> bool {
-        let Seat { line, asking, opened, asked, heartbeat, judging, .. } = self;
+        let Seat { line, asking, opened, asked, heartbeat, judging, telling, .. } = self;
         asked.act(line);
         opened.act(line);
+        telling.act(news);
         let did = asking.act(&mut Hands { line, asked, parcels, news, now_ns });
         asking.take_sample().into_iter().for_each(|(moved, ns)| judging.carried(moved, ns));
         heartbeat.round_trip_ns().into_iter().for_each(|ns| judging.answered(ns));
         if self.state == State::Up {
-            let awaits = |lane| asking.awaits(lane) || lane == 0 && asked.is_waiting();
+            let awaits = |lane| asking.awaits(lane) || lane == 0 && (asked.is_waiting() || telling.is_waiting());
             if !heartbeat.act(line, now_ns, awaits) {
                 line.shut_down();
             }
@@ -206,6 +212,7 @@ struct Ear<'a> {
     opened: &'a mut Opened,
     asked: &'a mut Asked,
     heartbeat: &'a mut Heartbeat,
+    telling: &'a mut Telling,
 }
 
 impl Ear<'_> {
@@ -223,6 +230,7 @@ impl Ear<'_> {
             }
             Message::Open { .. } | Message::Close { .. } => self.opened.received(lane, message, around.outbox),
             Message::Opened { .. } | Message::Withdrawn { .. } => self.asked.received(lane, message, around.outbox),
+            Message::Notify { .. } | Message::Notified { .. } => self.telling.received(lane, message, self.opened),
             Message::Ping { .. } | Message::Pong { .. } => self.heartbeat.received(lane, message, around.now_ns),
         }
     }

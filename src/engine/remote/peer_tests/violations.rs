@@ -52,6 +52,9 @@ fn messages_out_of_place() {
     says("no PING waits", 0, &Message::Pong { number: 77 });
     says("slots twice", 0, &Message::Slots { grant: 1, slots: 1, slot_bytes: 4096 });
     says("no command was given", 0, &Message::Done { id, queue_ns: 0, pack_ns: 0 });
+    says("no NOTIFY waits", 0, &Message::Notified { request: 1, status: Status::OK });
+    let notify = Message::Notify { request: 1, number: 1, user_data: 0, offset: 0, payload: &[] };
+    says("notifications by another lane", 1, &notify);
     says("no cancel", 0, &Message::Drained { batch: BatchId(1) });
 }
 

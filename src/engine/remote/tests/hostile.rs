@@ -84,6 +84,7 @@ impl Scene {
         while let Some(news) = self.engine.remotes.next_news() {
             assert_eq!(self.finished, None, "something after the end");
             match news {
+                News::Notified { .. } => panic!("nobody was told anything"),
                 News::Failed { part, fault, .. } => {
                     assert_eq!((part, self.failed.replace(fault)), (PART, None));
                 }

@@ -258,6 +258,7 @@ impl Job {
     pub fn hear(&mut self, news: News) {
         assert_eq!(self.finished, 0, "something after the end");
         match news {
+            News::Notified { .. } => panic!("nobody was told anything"),
             News::Failed { fault, .. } => assert!(self.fault.replace(fault).is_none(), "failed twice"),
             News::Finished { done, times, .. } => {
                 (self.finished, self.done, self.times) = (1, done, times);

@@ -9,7 +9,7 @@ mod seeded;
 
 use super::peer_tests::{bell, region};
 use super::{News, PartId, Remote, RemoteConfig, Remotes, SeatId, Times};
-use crate::engine::mail::{self, Event, Inbox, Letter};
+use crate::engine::mail::{self, Event, Inbox, Letter, PeerExport};
 use crate::link::tcp::Bell;
 use crate::peer::Connected;
 use crate::region::{Region, Rights};
@@ -101,7 +101,8 @@ impl Node {
                 Event::PeerAsks { seat, request, rights, name } => {
                     let found = self.exports.get(&name).filter(|(_, granted)| granted.covers(rights));
                     let none = || (Status::NAME_UNKNOWN, format!("no {name}"));
-                    let answer = found.map(|(region, _)| (region.clone(), rights)).ok_or_else(none);
+                    let answer = found.map(|(region, _)| PeerExport { region: region.clone(), rights, exporter: 0 });
+                    let answer = answer.ok_or_else(none);
                     self.remotes.opened(seat, request, answer);
                 }
                 Event::RemoteOpened { request, answer } => {
@@ -140,7 +141,7 @@ impl Node {
 
     fn hear(&mut self, news: News) {
         self.news.push(news);
-        let (News::Failed { part, .. } | News::Finished { part, .. }) = news;
+        let part = news.about();
         let job = self.jobs.iter_mut().find(|job| job.part == part).expect("news of a part that there is");
         job.hear(news);
     }
