@@ -39,6 +39,7 @@ fn each() -> Vec<(Message<'static>, Vec<usize>)> {
         (Message::Pong { number: long }, (4..8).collect()),
         (Message::Notify { request: long, number: word, user_data: 6, offset: 7, payload: list }, (20..24).collect()),
         (Message::Notified { request: long, status: Status::NOT_DONE }, vec![]),
+        (Message::Here { host: [0xA5; 16], token: *b"0123456789abcdef", path: "/run/ä/socket" }, vec![]),
     ]
 }
 
@@ -60,7 +61,7 @@ fn every_kind_means_after_the_wire_what_it_meant_before() {
         same(&message);
         kinds.push(written(&message)[0]);
     }
-    assert_eq!(kinds, (1..=16).collect::<Vec<u8>>(), "a kind has another number, or no sample");
+    assert_eq!(kinds, (1..=17).collect::<Vec<u8>>(), "a kind has another number, or no sample");
 }
 
 #[test]
@@ -93,6 +94,9 @@ fn extreme_values_come_through() {
             same(&Message::Notify { request: long, number: word, user_data: long, offset: long, payload });
         }
         same(&Message::Notified { request: long, status: Status::OK });
+        for path in ["", &"n".repeat(NAME_BYTES_MAX)] {
+            same(&Message::Here { host: [word as u8; 16], token: [word as u8; 16], path });
+        }
     }
 }
 

@@ -62,9 +62,15 @@ fn peers_are_there_if_the_file_or_an_option_says_anything_of_them() {
     };
     assert_eq!(peers("", &[]), None);
     let nowhere = peers("[peers]", &[]).unwrap();
-    for part in
-        ["listen = []", "key_file = \"\"", "congestion = \"\"", "lanes = 3", "slot_bytes = 262144", "connections = 64"]
-    {
+    for part in [
+        "listen = []",
+        "key_file = \"\"",
+        "congestion = \"\"",
+        "lanes = 3",
+        "slot_bytes = 262144",
+        "connections = 64",
+        "map_memory = true",
+    ] {
         assert!(nowhere.contains(part), "{part:?} is not in: {nowhere}");
     }
     let key = key.to_str().unwrap();
@@ -81,6 +87,9 @@ fn peers_are_there_if_the_file_or_an_option_says_anything_of_them() {
     for option in [["--peer-listen", "127.0.0.1:0"], ["--peer-keys", key], ["--peer-congestion", congestion.trim()]] {
         assert!(peers("", &option).is_some(), "{option:?}");
     }
+    let maps = |config: &str, more: &[&str]| peers(config, more).unwrap().contains("map_memory = true");
+    assert!(!maps("", &["--peer-no-mapping"]) && !maps("[peers]\nmap_memory = true", &["--peer-no-mapping"]));
+    assert!(!maps("[peers]\nmap_memory = false", &[]) && maps("[peers]\nmap_memory = true", &[]));
     let reachable = ["--peer-listen", "192.0.2.1:1", "--check-config"];
     refused(
         place.serve("").args(reachable),

@@ -58,6 +58,11 @@ impl Kind {
     /// when it has been tried for some seconds in vain. Answer: the peer's number, not 0; the same for every session of this
     /// engine, as long as the engine runs.
     pub const CONNECT: Kind = Kind(9);
+    /// From another engine on this host, as the first and only message of a connection: asks for the memory file of a region
+    /// that a peer has opened here. args: the token that its connection was told, two words; the region's number there.
+    /// Answer: offset, bytes into the file; bytes; rights. Descriptor: the file. The connection stays open for as long as the
+    /// memory is mapped: its end says that nobody over there touches it any more.
+    pub const FETCH: Kind = Kind(11);
     /// Set in the answer to a message of that kind.
     pub const ANSWER: u16 = 0x8000;
 

@@ -21,18 +21,23 @@ pub(crate) struct Greeted {
 
 /// Connects to the engine's socket.
 pub(crate) fn connect(path: &Path) -> Result<Socket, AttachError> {
+    connect_within(path, ANSWER_LIMIT)
+}
+
+/// The same, waiting for no longer than this.
+pub(crate) fn connect_within(path: &Path, limit: Duration) -> Result<Socket, AttachError> {
     let address = SocketAddrUnix::new(path).map_err(AttachError::system("the socket's path"))?;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(AttachError::system("socket"))?;
     // A listener that accepts nobody must not hold this process up.
-    rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Send, Some(ANSWER_LIMIT))
+    rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Send, Some(limit))
         .map_err(AttachError::system("setsockopt"))?;
     let path = || path.to_path_buf();
     match rustix::io::retry_on_intr(|| rustix::net::connect(&fd, &address)) {
         Ok(()) => Ok(Socket::new(fd)),
         Err(Errno::NOENT | Errno::NOTDIR) => Err(AttachError::NoSocket { path: path() }),
         Err(Errno::CONNREFUSED | Errno::PROTOTYPE) => Err(AttachError::NobodyListens { path: path() }),
-        Err(Errno::AGAIN) => Err(AttachError::NoAnswer { seconds: ANSWER_LIMIT.as_secs() }),
+        Err(Errno::AGAIN) => Err(AttachError::NoAnswer { seconds: limit.as_secs() }),
         Err(Errno::ACCESS | Errno::PERM) => Err(AttachError::NotPermitted { path: path() }),
         Err(e) => Err(AttachError::system("connect")(e)),
     }

@@ -14,7 +14,9 @@ mod hello;
 mod socket;
 
 pub use areas::{ClientAreas, EngineAreas, RingWords};
-pub(crate) use hello::{ANSWER_LIMIT, Greeted, connect, granted, handle, hello, poll, receive_until, send_until};
+pub(crate) use hello::{
+    ANSWER_LIMIT, Greeted, connect, connect_within, granted, handle, hello, poll, receive_until, send_until,
+};
 pub use socket::{Received, Socket};
 
 use crate::region::RegionError;

@@ -123,6 +123,12 @@ fn without_linger(fd: &OwnedFd) {
     let _ = rustix::net::sockopt::set_socket_linger(fd, None);
 }
 
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> OwnedFd {
+        socket.0
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -99,9 +99,11 @@ fn opened(client: Client) -> Result<(Client, Region), Failure> {
 }
 
 impl Tcp<'_> {
-    /// What `serve` is told. A port of loopback always, so that no file has to say that there are peers.
+    /// What `serve` is told. A port of loopback always, so that no file has to say that there are peers. Nothing is mapped:
+    /// the connection is what is measured.
     fn options(&self) -> Vec<&OsStr> {
-        let mut options: Vec<&OsStr> = ["--clients", SESSIONS, "--peer-listen", "127.0.0.1:0"].map(OsStr::new).into();
+        let mut options: Vec<&OsStr> =
+            ["--clients", SESSIONS, "--peer-listen", "127.0.0.1:0", "--peer-no-mapping"].map(OsStr::new).into();
         if let Some(congestion) = self.congestion {
             options.extend([OsStr::new("--peer-congestion"), OsStr::new(congestion)]);
         }

@@ -67,6 +67,9 @@ pub struct Args {
     /// The kernel's congestion control for connections to other engines [default: the system's]
     #[arg(long, value_name = "NAME")]
     peer_congestion: Option<String>,
+    /// Send what engines on this host open at each other, and do not let it be mapped
+    #[arg(long)]
+    peer_no_mapping: bool,
     /// How the log on standard error looks
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log: Format,
@@ -191,6 +194,8 @@ fn report(counters: &Counters, log: &Log) {
         peers_connected = counters.peers_connected,
         peers_unreachable = counters.peers_unreachable,
         peer_opens_refused = counters.peer_opens_refused,
+        peer_regions_mapped = counters.peer_regions_mapped,
+        peer_files_given = counters.peer_files_given,
         log_lines_lost = log.lines_lost(),
         "served so far"
     );

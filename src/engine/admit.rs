@@ -27,13 +27,18 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    fn of(socket: &OwnedFd) -> Option<Peer> {
+    pub fn of(socket: impl AsFd) -> Option<Peer> {
         let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
         Some(Peer { user: peer.uid.as_raw(), pid: rustix::process::Pid::as_raw(Some(peer.pid)) })
     }
 
     pub fn is_own_user(&self) -> bool {
         self.user == rustix::process::geteuid().as_raw()
+    }
+
+    /// An engine with which this one shares memory, or a program that may use its keys.
+    pub fn is_engines(&self) -> bool {
+        self.is_own_user() || self.user == 0
     }
 
     pub fn this_process() -> Peer {

@@ -2,7 +2,7 @@
 
 use super::EngineError;
 use super::remote::RemoteConfig;
-use crate::peer::{self, Keys, LANES_MAX};
+use crate::peer::{self, Keys, LANES_MAX, MAP_MEMORY};
 use crate::region::Trust;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -58,6 +58,10 @@ pub struct PeerSettings {
     /// A connection on which nothing comes for so long although something should is given up: 50 ms to 2.5 s. Noticing it
     /// takes up to half a second more.
     pub dead_after: Duration,
+    /// Where both engines run on one host, as one user: what clients of one open at the other is mapped, and transfers with it
+    /// are copies within memory. Needs a [socket](super::RunningEngine::listen) of the engine whose memory it is, which then
+    /// keeps a file descriptor for every region that is registered. Goes over the connection otherwise.
+    pub map_memory: bool,
 }
 
 /// What clients may take from an engine. What goes beyond is refused with
@@ -97,7 +101,8 @@ impl Default for Config {
 }
 
 impl Default for PeerSettings {
-    /// Listens nowhere, has no keys. 3 lanes; 16 slots of 256 KiB for each direction, and 16 to pack in; 64 connections; 2.5 s.
+    /// Listens nowhere, has no keys. 3 lanes; 16 slots of 256 KiB for each direction, and 16 to pack in; 64 connections; 2.5 s; maps
+    /// memory.
     fn default() -> Self {
         PeerSettings {
             listen: Vec::new(),
@@ -110,6 +115,7 @@ impl Default for PeerSettings {
             owner_slots: 16,
             connections: 64,
             dead_after: DEAD_AFTER_MAX,
+            map_memory: true,
         }
     }
 }
@@ -150,6 +156,7 @@ impl PeerSettings {
             },
             congestion: self.congestion.clone(),
             connections_max: self.connections as usize,
+            offers: if self.map_memory { MAP_MEMORY } else { 0 },
             ..peer::Config::new()?
         })
     }

@@ -3,7 +3,8 @@
 use super::admit::Peer;
 use super::config::{Config, Limits};
 use super::exports::{Answer, Closing, Export, Held};
-use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Request, Watcher, ring_bell};
+use super::leases::{LEASE, Lease};
+use super::mail::{Command, ControlHandle, Event, Inbox, Letter, Outbox, Request, Watcher, ring_bell};
 use super::memory::Memory;
 use super::peers::Peering;
 use super::session::Shown;
@@ -42,6 +43,8 @@ pub(super) struct Attached {
     pub(super) region_bytes: u64,
     /// Names that it has given to regions.
     pub(super) exports: usize,
+    /// It is no client's.
+    pub(super) lease: Lease,
     /// Codes, by bit, of refusals that the log has.
     said: u128,
 }
@@ -61,8 +64,19 @@ impl Attached {
             handles: HandleTable::new(regions_max),
             region_bytes: 0,
             exports: 0,
+            lease: Lease::None,
             said: 0,
         }
+    }
+
+    /// It lasts as long as another engine has memory of this one mapped.
+    pub(super) fn is_lease(&self) -> bool {
+        matches!(self.lease, Lease::Of(_))
+    }
+
+    /// It was not said what it is for.
+    fn is_silent(&self) -> bool {
+        !self.greeted && matches!(self.lease, Lease::None)
     }
 }
 
@@ -81,6 +95,13 @@ pub(super) struct Listener {
     path: PathBuf,
     /// Which file is at the path: somebody may put another one there.
     file: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// `None`: it is not UTF-8.
+    pub fn absolute_path(&self) -> Option<String> {
+        std::path::absolute(&self.path).ok()?.into_os_string().into_string().ok()
+    }
 }
 
 fn file_at(path: &Path) -> Option<(u64, u64)> {
@@ -106,6 +127,8 @@ pub(super) struct Control {
     pub(super) listeners: Vec<Listener>,
     watchers: Vec<Watcher>,
     pub(super) stopping: bool,
+    /// Leases are not waited for any longer. `None`: without end.
+    pub(super) leases_end: Option<Instant>,
 }
 
 /// A connection that has not said HELLO for so long is closed.
@@ -149,6 +172,7 @@ impl Control {
             listeners: Vec::new(),
             watchers: Vec::new(),
             stopping: false,
+            leases_end: None,
         };
         Ok((control, handle))
     }
@@ -157,7 +181,7 @@ impl Control {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
         // A closing can wait for peers, whom the poller knows.
         while !(self.stopping && self.sessions.is_empty() && self.closings.is_empty()) {
-            let timeout = [self.forget_silent(), self.refuse_late()].into_iter().flatten().min();
+            let timeout = [self.forget_silent(), self.refuse_late(), self.end_leases()].into_iter().flatten().min();
             let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
             // An interrupted wait found nothing.
             let n = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
@@ -181,13 +205,13 @@ impl Control {
     /// Closes connections that have not said HELLO in time, and says when to look again: whoever is allowed to connect
     /// must not keep others out by saying nothing.
     fn forget_silent(&mut self) -> Option<Duration> {
-        let is_silent = |session: &Attached| !session.greeted && session.since.elapsed() >= HELLO_WAIT;
+        let is_silent = |session: &Attached| session.is_silent() && session.since.elapsed() >= HELLO_WAIT;
         let silent: Vec<u64> = self.sessions.iter().filter(|(_, s)| is_silent(s)).map(|(id, _)| *id).collect();
         for id in silent {
-            self.refused(id, &Refusal::new(Status::BAD_MESSAGE, "no HELLO in time"));
+            self.refused(id, &Refusal::new(Status::BAD_MESSAGE, "no HELLO, and no FETCH, in time"));
             self.forget(id);
         }
-        let waits = self.sessions.values().any(|session| !session.greeted);
+        let waits = self.sessions.values().any(Attached::is_silent);
         waits.then_some(Duration::from_secs(1))
     }
 
@@ -218,19 +242,29 @@ impl Control {
             }
             Event::PeerAsks { seat, request, rights, name } => self.peer_asks(seat, request, &name, rights),
             Event::RemoteOpened { request, answer } => self.remote_opened(request, answer),
+            Event::RemoteWithdrawn(remote) => self.remote_withdrawn(&remote),
+            Event::RemoteMapped { request, mapped } => self.remote_mapped(request, mapped),
+            Event::PeerHere { seat, here } => self.peer_here(seat, here),
+            Event::PeerFetches { session, found } => self.peer_fetches(session, found),
             Event::PeersLeft { ticket } => self.peers_left(ticket),
             Event::PeerDown { seat } => self.peer_down(seat),
             Event::PollerGone => self.poller_gone(),
         }
     }
 
-    /// Nobody touches any memory any more: what waits for that is answered, and clients see the end of their sockets.
+    /// Nobody touches any memory any more, but for engines that have mapped it: what waits for that is answered, and clients
+    /// see the end of their sockets.
     fn poller_gone(&mut self) {
         self.stopping = true;
         self.stop_peering();
-        let all: Vec<u64> = self.sessions.keys().copied().collect();
-        all.into_iter().for_each(|id| self.forget(id));
-        self.closings.iter_mut().for_each(|closing| (closing.waiting, closing.peers) = (Vec::new(), None));
+        self.limit_leases(Duration::ZERO);
+        let clients = self.sessions.iter().filter(|(_, session)| !session.is_lease());
+        let clients: Vec<u64> = clients.map(|(id, _)| *id).collect();
+        clients.into_iter().for_each(|id| self.forget(id));
+        for closing in &mut self.closings {
+            closing.waiting.retain(|(_, handle)| *handle == LEASE);
+            closing.peers = None;
+        }
         self.finish_closings();
     }
 
@@ -257,9 +291,12 @@ impl Control {
             Request::Stop { within } => {
                 self.stopping = true;
                 self.stop_peering();
+                self.limit_leases(within);
                 self.command(Command::Stop { within });
-                let ungreeted: Vec<u64> = self.sessions.iter().filter(|(_, s)| !s.greeted).map(|(id, _)| *id).collect();
-                ungreeted.into_iter().for_each(|id| self.forget(id));
+                let is_nobodys = |session: &Attached| !session.greeted && !session.is_lease();
+                let nobodys = self.sessions.iter().filter(|(_, session)| is_nobodys(session));
+                let nobodys: Vec<u64> = nobodys.map(|(id, _)| *id).collect();
+                nobodys.into_iter().for_each(|id| self.forget(id));
             }
         }
     }
@@ -269,6 +306,7 @@ impl Control {
         if epoll::add(&self.epoll, &listener, EventData::new_u64(token), EventFlags::IN).is_ok() {
             let file = file_at(&path);
             self.listeners.push(Listener { fd: listener, path, file });
+            self.tell_where();
         }
     }
 
@@ -288,7 +326,12 @@ impl Control {
 
     fn on_message(&mut self, id: u64, received: Received) {
         let question = received.message;
-        let Some(greeted) = self.sessions.get(&id).map(|session| session.greeted) else { return };
+        let Some(session) = self.sessions.get(&id) else { return };
+        let greeted = session.greeted;
+        // A lease has nothing more to say.
+        if !greeted && !session.is_silent() {
+            return self.detach(id, Status::BAD_MESSAGE);
+        }
         if !received.fds.is_empty() && question.kind != Kind::REGISTER {
             return self.detach(id, Status::BAD_MESSAGE);
         }
@@ -303,6 +346,7 @@ impl Control {
         }
         let outcome = match (greeted, question.kind) {
             (false, Kind::HELLO) => return self.greet(id, &question),
+            (false, Kind::FETCH) => return self.fetch(id, &question),
             (true, Kind::REGISTER) => self.register(id, &question, &received.fds).map(Some),
             (true, Kind::EXPORT) => self.export_for(id, &question).map(Some),
             (true, Kind::OPEN) => self.open(id, &question),
@@ -343,7 +387,9 @@ impl Control {
 
     /// Drops everything of a session that the poller does not have, or has given back.
     pub(super) fn forget(&mut self, id: u64) {
-        let Some(session) = self.sessions.remove(&id) else { return };
+        let Some(mut session) = self.sessions.remove(&id) else { return };
+        // First, so that memory is unmapped before its owner is told.
+        session.lease = Lease::None;
         self.forget_remotes(id, &session.handles);
         for closing in &mut self.closings {
             closing.waiting.retain(|user| user.0 != id);
@@ -411,6 +457,11 @@ impl Control {
         }
     }
 
+    /// For threads that have something to tell this one.
+    pub(super) fn outbox(&self) -> Outbox {
+        self.inbox.sender.clone()
+    }
+
     pub(super) fn command(&self, command: Command) {
         // A poller that is gone has drained everything.
         let _ = self.commands.send(command);
@@ -422,7 +473,7 @@ impl Control {
 fn arguments(kind: Kind) -> Option<usize> {
     match kind {
         Kind::HELLO => Some(5),
-        Kind::REGISTER => Some(3),
+        Kind::REGISTER | Kind::FETCH => Some(3),
         Kind::EXPORT | Kind::OPEN | Kind::STAGE | Kind::LEND => Some(2),
         Kind::CLOSE | Kind::CANCEL => Some(1),
         Kind::CONNECT | Kind::NOTIFICATIONS => Some(0),

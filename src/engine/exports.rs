@@ -3,8 +3,10 @@
 //! A closing is answered when the poller has reported, for everybody who could use the memory, that nobody does.
 
 use super::control::{Control, Refusal};
+use super::leases::LEASE;
 use super::mail::Command;
 use super::memory::{Lent, Memory};
+use super::remote::Remote;
 use super::session::Granted;
 use crate::region::{Region, Rights, Trust};
 use crate::stats;
@@ -26,6 +28,8 @@ pub(super) struct Held {
     pub own: bool,
     /// The session that is told by a NOTIFY about it: who registered it. 0: none here.
     pub exporter: u64,
+    /// What its connection calls it, if it was opened at a peer, mapped or not.
+    pub remote: Option<Arc<Remote>>,
 }
 
 pub(super) struct Export {
@@ -45,6 +49,8 @@ pub(super) struct Closing {
     pub registered_by: Option<u64>,
     /// Unmapped when the last user is gone, and on this thread.
     pub memory: Option<Memory>,
+    /// It was opened at a peer, which is told.
+    pub remote: Option<Arc<Remote>>,
 }
 
 /// Who may use memory that its owner takes away.
@@ -52,6 +58,8 @@ pub(super) struct Closing {
 struct Openers {
     /// Handles of clients.
     clients: Vec<(u64, Handle)>,
+    /// Engines on this host that have mapped it, by their sessions.
+    leases: Vec<u64>,
     /// See [`Closing::peers`].
     peers: Option<u64>,
 }
@@ -74,8 +82,13 @@ impl Control {
         let trust = if is_same_user { self.trust } else { Trust::Sealed };
         let region = Region::from_fd(fd, offset, bytes, rights, trust)
             .map_err(|error| Refusal::new(error.status(), error.to_string()))?;
+        // Without a descriptor to spare it is sent to other engines, as to those on other hosts.
+        let region = match fd.try_clone() {
+            Ok(file) if self.keeps_files() => region.with_file(file, offset),
+            _ => region,
+        };
         let memory = Memory::Mapped(Arc::new(region));
-        let handle = self.hold(id, |_| Held { memory: Some(memory), rights, own: true, exporter: id })?;
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights, own: true, exporter: id, remote: None })?;
         if let Some(session) = self.sessions.get_mut(&id) {
             session.region_bytes += bytes;
         }
@@ -93,7 +106,7 @@ impl Control {
             return Err(Refusal::new(Status::INVALID_SETTING, format!("a region of {bytes} bytes")));
         }
         let lent = |handle| Memory::Lent(Arc::new(Lent { owner: id, handle, bytes }));
-        let handle = self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true, exporter: id })?;
+        let handle = self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true, exporter: id, remote: None })?;
         Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
     }
 
@@ -147,7 +160,7 @@ impl Control {
         let Export { session: exporter, memory, .. } = self.exported(question.name(), wanted)?;
         let (exporter, memory) = (*exporter, memory.clone());
         let bytes = memory.extent().bytes;
-        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false, exporter })?;
+        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false, exporter, remote: None })?;
         Ok(Some([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0]))
     }
 
@@ -170,8 +183,9 @@ impl Control {
             .handles
             .insert_with(held)
             .ok_or_else(|| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
-        let Held { memory, rights, exporter, .. } = self.held(id, handle.0.into())?;
-        let granted = Granted { memory: memory.clone(), rights: *rights, exporter: *exporter };
+        let Held { memory, rights, exporter, remote, .. } = self.held(id, handle.0.into())?;
+        let (memory, rights, exporter) = (memory.clone(), *rights, *exporter);
+        let granted = Granted { memory, rights, exporter, remote: remote.clone() };
         self.command(Command::Grant { session: id, handle, granted });
         Ok(handle)
     }
@@ -208,7 +222,8 @@ impl Control {
             }
         } else {
             let waiting = vec![(id, handle)];
-            self.closings.push(Closing { waiting, peers: None, answer, registered_by: None, memory: held.memory });
+            let Held { memory, remote, .. } = held;
+            self.closings.push(Closing { waiting, peers: None, answer, registered_by: None, memory, remote });
         }
         Ok(())
     }
@@ -216,8 +231,8 @@ impl Control {
     /// Takes a region away from everybody who has opened it; `owner` has been told already.
     pub(super) fn withdraw_everywhere(&mut self, memory: Memory, owner: Option<(u64, Handle)>, answer: Answer) {
         let clients = self.take_openers(&HashSet::from([memory.key()])).remove(&memory.key()).unwrap_or_default();
-        let peers = self.withdraw_from_peers(&memory);
-        self.withdraw(memory, Openers { clients, peers }, owner, answer);
+        let (leases, peers) = (self.leases_of(&memory), self.withdraw_from_peers(&memory));
+        self.withdraw(memory, Openers { clients, leases, peers }, owner, answer);
     }
 
     /// The same for all that a session has exported, which has ended: nobody else has anything of it.
@@ -228,8 +243,8 @@ impl Control {
         let mut openers = self.take_openers(&gone.keys().copied().collect());
         for (key, memory) in gone {
             let clients = openers.remove(&key).unwrap_or_default();
-            let peers = self.withdraw_from_peers(&memory);
-            self.withdraw(memory, Openers { clients, peers }, None, Answer::Nobody);
+            let (leases, peers) = (self.leases_of(&memory), self.withdraw_from_peers(&memory));
+            self.withdraw(memory, Openers { clients, leases, peers }, None, Answer::Nobody);
         }
     }
 
@@ -272,7 +287,7 @@ impl Control {
 
     fn withdraw(&mut self, memory: Memory, openers: Openers, owner: Option<(u64, Handle)>, answer: Answer) {
         memory.withdraw();
-        let Openers { clients, peers } = openers;
+        let Openers { clients, leases, peers } = openers;
         for (session, handle) in clients.iter().copied() {
             self.command(Command::Withdraw { session, handle, leave_mark: true });
         }
@@ -280,11 +295,12 @@ impl Control {
         // Who has closed it already may still have transfers under way; the poller has been told.
         let of_region = |closing: &&Closing| closing.memory.as_ref().is_some_and(|m| m.is(&memory));
         waiting.extend(self.closings.iter().filter(of_region).flat_map(|closing| closing.waiting.iter().copied()));
+        waiting.extend(leases.into_iter().map(|lease| (lease, LEASE)));
         if waiting.is_empty() && peers.is_none() {
             self.closed(answer);
         } else {
             let registered_by = owner.map(|(session, _)| session);
-            self.closings.push(Closing { waiting, peers, answer, registered_by, memory: Some(memory) });
+            self.closings.push(Closing { waiting, peers, answer, registered_by, memory: Some(memory), remote: None });
         }
     }
 
@@ -299,16 +315,13 @@ impl Control {
         let is_over = |closing: &mut Closing| closing.waiting.is_empty() && closing.peers.is_none();
         for closing in self.closings.extract_if(.., is_over).collect::<Vec<_>>() {
             let registered_by = closing.registered_by.and_then(|id| self.sessions.get_mut(&id));
-            match &closing.memory {
-                Some(Memory::Mapped(region)) => {
-                    if let Some(session) = registered_by {
-                        session.region_bytes -= region.bytes();
-                    }
-                }
-                // Each opening of a peer's export is a region of its own.
-                Some(Memory::Remote(remote)) => self.command(Command::RemoteClose(remote.clone())),
-                Some(Memory::Lent(_)) | None => {}
+            if let (Some(Memory::Mapped(region)), Some(session)) = (&closing.memory, registered_by) {
+                session.region_bytes -= region.bytes();
             }
+            // Each opening of a peer's export is a region of its own.
+            closing.remote.into_iter().for_each(|remote| self.command(Command::RemoteClose(remote)));
+            // Unmapped, so that an engine whose memory it is knows it, before anybody is told.
+            drop(closing.memory);
             self.closed(closing.answer);
         }
     }

@@ -1,7 +1,7 @@
 //! What the threads of an engine write to each other. Nobody waits for an answer but the process that has the engine.
 
 use super::EngineError;
-use super::remote::{Remote, SeatId};
+use super::remote::{Here, Remote, SeatId};
 use super::session::{Granted, Session};
 use super::staging::Staging;
 use crate::attach::{AttachError, Socket};
@@ -69,6 +69,17 @@ pub(super) enum Command {
         request: u64,
         answer: Result<PeerExport, (Status, String)>,
     },
+    /// Tells a peer where it gets the files of regions that it opens. Sent for connections of which both sides offer it.
+    PeerHere {
+        seat: SeatId,
+        here: Here,
+    },
+    /// Asks which region a peer has open by that number; [`Event::PeerFetches`] answers.
+    PeerFetch {
+        seat: SeatId,
+        number: u32,
+        session: u64,
+    },
     /// Takes a region away from all peers; [`Event::PeersLeft`] answers when none touches it any more.
     PeerWithdraw {
         region: Arc<Region>,
@@ -113,6 +124,23 @@ pub(super) enum Event {
     RemoteOpened {
         request: u64,
         answer: Result<Arc<Remote>, (Status, String)>,
+    },
+    /// The peer's owner has withdrawn it. Said once.
+    RemoteWithdrawn(Arc<Remote>),
+    /// Where the peer says that files of its regions are to be had.
+    PeerHere {
+        seat: SeatId,
+        here: Here,
+    },
+    /// What the engine that has connected as that session may map.
+    PeerFetches {
+        session: u64,
+        found: Option<(Arc<Region>, Rights)>,
+    },
+    /// What became of an attempt to map a peer's region; from the thread that made it.
+    RemoteMapped {
+        request: u64,
+        mapped: Result<Region, AttachError>,
     },
     /// No peer touches the region any more.
     PeersLeft {

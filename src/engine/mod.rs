@@ -25,8 +25,10 @@ mod config;
 mod control;
 mod crowd;
 mod exports;
+mod leases;
 mod listen;
 mod mail;
+mod mapping;
 mod memory;
 mod notify;
 mod part;
@@ -87,6 +89,8 @@ pub struct Engine {
 struct Meeting {
     /// `None`: nothing is listened on.
     endpoint: Option<Endpoint>,
+    /// Engines on this host may map what is exported.
+    maps: bool,
 }
 
 /// An engine whose poller runs. Dropping it stops it.
@@ -154,7 +158,8 @@ impl Engine {
         // First, because this is what can be wrong.
         let peers = config.peers.as_ref().map(|settings| Ok::<_, EngineError>(Peers::start(settings.peer_config()?)?));
         let peers = peers.transpose()?;
-        let meeting = peers.as_ref().map(|(peers, _)| Meeting { endpoint: peers.endpoint().cloned() });
+        let maps = config.peers.as_ref().is_some_and(|settings| settings.map_memory);
+        let meeting = peers.as_ref().map(|(peers, _)| Meeting { endpoint: peers.endpoint().cloned(), maps });
         let remote = config.peers.as_ref().map(|settings| settings.remote(config.spin));
         let fork = Arc::new(ForkGuard::new().map_err(system("making the fork guard"))?);
         let (commands, commands_in) = mpsc::channel();
@@ -162,7 +167,7 @@ impl Engine {
         let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox, remote)
             .map_err(system("starting the poller"))?;
         let stats = Arc::new(Stats::default());
-        let peering = peers.map(|(peers, events)| Peering::new(peers, events));
+        let peering = peers.map(|(peers, events)| Peering::new(peers, events, maps));
         let (control, handle) =
             Control::new(config, stats.clone(), commands, poller.bell(), inbox, peering).map_err(system("epoll"))?;
         let thread = std::thread::Builder::new()
@@ -302,6 +307,11 @@ impl RunningEngine {
         let region = unsafe { Region::adopt(base, bytes, rights) }?;
         // Without a file it is this process's alone, which is all that clients of this engine need.
         let backing = find_backing(base, bytes).unwrap_or(None);
+        let shared = backing.as_ref().filter(|_| self.maps());
+        let region = match shared.map(|backing| (backing.file.try_clone(), backing.offset)) {
+            Some((Ok(file), offset)) => region.with_file(file, offset),
+            _ => region,
+        };
         self.export(name, region)?;
         Ok(Adopted { name: name.to_owned(), backing, control: self.control.clone(), fork: self.fork.clone() })
     }
@@ -322,7 +332,11 @@ impl RunningEngine {
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| failed(RegionError::System { operation: "open", source: errno.into() }))?;
         let region = Region::of_file(&file, populate).map_err(failed)?;
-        self.export(name, region)
+        self.export(name, if self.maps() { region.with_file(file, 0) } else { region })
+    }
+
+    fn maps(&self) -> bool {
+        self.meeting.as_ref().is_some_and(|meeting| meeting.maps)
     }
 
     fn export(&self, name: &str, region: Region) -> Result<(), EngineError> {

@@ -118,12 +118,14 @@ impl Session {
             |handle| self.granted(handle, Rights::READ)?.mapped().map(|r| r.bytes()).ok_or(Status::UNSUPPORTED);
         notice.check(payload, |handle| {
             let any = Rights { read: false, write: false };
-            let exporter = self.regions.get(Handle(handle)).map_or(0, |granted| granted.exporter);
-            match self.granted(handle, any)? {
-                Memory::Remote(remote) => Ok(Recipient::Peer(remote.clone())),
+            let named = self.regions.get(Handle(handle));
+            let exporter = named.map_or(0, |granted| granted.exporter);
+            match (self.granted(handle, any)?, named.and_then(|granted| granted.remote.as_ref())) {
+                // A peer's memory may be mapped; who exported it is the peer's client all the same.
+                (Memory::Remote(remote), _) | (Memory::Mapped(_), Some(remote)) => Ok(Recipient::Peer(remote.clone())),
                 // Memory of the engine's own process.
-                Memory::Mapped(_) | Memory::Lent(_) if exporter == 0 => Err(Status::UNSUPPORTED),
-                Memory::Mapped(_) | Memory::Lent(_) => Ok(Recipient::Session(exporter)),
+                _ if exporter == 0 => Err(Status::UNSUPPORTED),
+                _ => Ok(Recipient::Session(exporter)),
             }
         })
     }

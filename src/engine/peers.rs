@@ -6,13 +6,15 @@
 //! are dialled. What the engine's own process wants is dialled for ever.
 
 use super::FEATURES;
-use super::control::{Attached, Control, Refusal};
+use super::control::{Control, Refusal};
 use super::exports::{self, Export, Held};
+use super::leases::{Leasing, this_host};
 use super::mail::{Command, PeerExport};
+use super::mapping::Mapping;
 use super::memory::Memory;
 use super::remote::{Remote, SeatId};
-use crate::peer::{Connected, Endpoint, Event, Events, Failure, Identity, Peers};
-use crate::region::{HandleTable, Rights};
+use crate::peer::{Connected, Endpoint, Event, Events, Failure, Identity, MAP_MEMORY, Peers};
+use crate::region::{HandleTable, Region, Rights};
 use crate::stats;
 use ring_abi::{Features, Handle, Message, Status};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -36,14 +38,18 @@ pub(super) struct Peering {
     connecting: Vec<Connecting>,
     /// Openings that the poller has not answered, by their number.
     opening: HashMap<u64, Asked>,
+    /// `None`: this engine does not let others map its memory,
+    pub leasing: Option<Leasing>,
+    /// and does not map theirs.
+    pub mapping: Option<Mapping>,
     last_request: u64,
     last_ticket: u64,
 }
 
 /// A question that waits for another engine.
-struct Asked {
-    session: u64,
-    question: Box<Message>,
+pub(super) struct Asked {
+    pub session: u64,
+    pub question: Box<Message>,
     since: Instant,
 }
 
@@ -66,7 +72,9 @@ const NUMBERS_MAX: usize = 1 << 16;
 const EVENTS_PER_TURN: usize = 64;
 
 impl Peering {
-    pub fn new(peers: Peers, events: Events) -> Peering {
+    /// `maps`: memory is shared with engines on this host.
+    pub fn new(peers: Peers, events: Events, maps: bool) -> Peering {
+        let host = maps.then(this_host).flatten();
         Peering {
             own: peers.identity(),
             dialler: Some((peers, events)),
@@ -76,6 +84,8 @@ impl Peering {
             kept: HashSet::new(),
             connecting: Vec::new(),
             opening: HashMap::new(),
+            leasing: host.map(Leasing::new),
+            mapping: host.map(Mapping::new),
             last_request: 0,
             last_ticket: 0,
         }
@@ -146,13 +156,17 @@ impl Peering {
     }
 
     fn waiting_of(&self, session: u64) -> usize {
-        let connecting = self.connecting.iter().map(|waiting| &waiting.asked);
-        connecting.chain(self.opening.values()).filter(|asked| asked.session == session).count()
+        self.waiting().filter(|asked| asked.session == session).count()
     }
 
     fn next_late(&self) -> Option<Instant> {
+        self.waiting().map(|asked| asked.since + ANSWER_WAIT).min()
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Asked> {
         let connecting = self.connecting.iter().map(|waiting| &waiting.asked);
-        connecting.chain(self.opening.values()).map(|asked| asked.since + ANSWER_WAIT).min()
+        let mapping = self.mapping.iter().flat_map(Mapping::waiting);
+        connecting.chain(self.opening.values()).chain(mapping)
     }
 }
 
@@ -212,8 +226,7 @@ impl Control {
         if self.stopping {
             return Err(Refusal::new(Status::STOPPING, "it does not meet other engines any more"));
         }
-        let is_trusted = |session: &Attached| session.peer.is_own_user() || session.peer.user == 0;
-        if !self.sessions.get(&id).is_some_and(is_trusted) {
+        if !self.sessions.get(&id).is_some_and(|session| session.peer.is_engines()) {
             return Err(Refusal::new(Status::NOT_ALLOWED, "only programs of the engine's own user use its peers"));
         }
         if peering.waiting_of(id) >= WAITING_MAX {
@@ -236,24 +249,39 @@ impl Control {
             }
             (Err(_), None) => return,
         };
-        let Some(Asked { session, question, .. }) = asked else { return };
-        match self.hold_remote(session, &question, &remote) {
-            Ok(args) => self.answer(session, &question, Status::OK, args),
+        let Some(asked) = asked else { return };
+        if let Err((asked, remote)) = self.begin_mapping(request, asked, remote) {
+            self.answer_opening(&asked, &remote, None);
+        }
+    }
+
+    /// A client gets what it has opened at a peer: mapped, or to be reached over the connection.
+    pub(super) fn answer_opening(&mut self, asked: &Asked, remote: &Arc<Remote>, mapped: Option<Region>) {
+        let Asked { session, question, .. } = asked;
+        match self.hold_remote(*session, question, remote, mapped) {
+            Ok(args) => self.answer(*session, question, Status::OK, args),
             Err(refusal) => {
-                self.refuse(session, &question, &refusal);
-                self.command(Command::RemoteClose(remote));
+                self.refuse(*session, question, &refusal);
+                self.command(Command::RemoteClose(remote.clone()));
             }
         }
     }
 
-    fn hold_remote(&mut self, session: u64, question: &Message, remote: &Arc<Remote>) -> Result<[u64; 8], Refusal> {
+    fn hold_remote(
+        &mut self,
+        session: u64,
+        question: &Message,
+        remote: &Arc<Remote>,
+        mapped: Option<Region>,
+    ) -> Result<[u64; 8], Refusal> {
         let rights = exports::rights(question.args[0])?;
         let bytes = remote.bytes;
         if bytes == 0 {
             return Err(Refusal::new(Status::BAD_MESSAGE, "the peer gave a region without bytes"));
         }
-        let memory = Memory::Remote(remote.clone());
-        let handle = self.hold(session, |_| Held { memory: Some(memory), rights, own: false, exporter: 0 })?;
+        let memory = mapped.map_or_else(|| Memory::Remote(remote.clone()), |region| Memory::Mapped(Arc::new(region)));
+        let held = Held { memory: Some(memory), rights, own: false, exporter: 0, remote: Some(remote.clone()) };
+        let handle = self.hold(session, |_| held)?;
         Ok([handle.0.into(), bytes, rights.bits(), 0, 0, 0, 0, 0])
     }
 
@@ -261,15 +289,19 @@ impl Control {
     pub(super) fn peer_down(&mut self, seat: SeatId) {
         let Some(peering) = &mut self.peering else { return };
         peering.seats.retain(|_, other| *other != seat);
+        peering.leasing.iter_mut().for_each(|leasing| leasing.down(seat));
+        peering.mapping.iter_mut().for_each(|mapping| mapping.down(seat));
         stats::add(&self.stats.attached.peers_ended, 1);
+        self.unmap(|mapped| mapped.seat == seat, false);
         let mut lost = Vec::new();
         for (id, session) in &mut self.sessions {
-            let is_lost = |held: &Held| held.memory.as_ref().and_then(Memory::remote).is_some_and(|r| r.seat == seat);
+            let is_lost = |held: &Held| held.remote.as_ref().is_some_and(|remote| remote.seat == seat);
             let handles: Vec<Handle> =
                 session.handles.iter().filter(|(_, held)| is_lost(held)).map(|(handle, _)| handle).collect();
             for handle in handles {
-                if let Some(memory) = session.handles.get_mut(handle).and_then(|held| held.memory.take()) {
-                    memory.withdraw();
+                if let Some(held) = session.handles.get_mut(handle) {
+                    held.memory.take().into_iter().for_each(|memory| memory.withdraw());
+                    held.remote = None;
                 }
                 lost.push((*id, handle));
             }
@@ -308,7 +340,7 @@ impl Control {
         let Some(peering) = &mut self.peering else { return };
         peering.connecting.retain(|waiting| waiting.asked.session != id);
         peering.opening.retain(|_, asked| asked.session != id);
-        for remote in handles.iter().filter_map(|(_, held)| held.memory.as_ref()?.remote()) {
+        for remote in handles.iter().filter_map(|(_, held)| held.remote.as_ref()) {
             self.command(Command::RemoteClose(remote.clone()));
         }
     }
@@ -321,6 +353,7 @@ impl Control {
         let connecting: Vec<Connecting> =
             peering.connecting.extract_if(.., |waiting| is_late(&waiting.asked)).collect();
         let opening: Vec<(u64, Asked)> = peering.opening.extract_if(|_, asked| is_late(asked)).collect();
+        let mapping = peering.mapping.as_mut().map(|mapping| mapping.take_late(is_late)).unwrap_or_default();
         for Connecting { endpoint, .. } in &connecting {
             if !peering.is_waited_for(*endpoint) {
                 peering.forget(*endpoint);
@@ -334,6 +367,9 @@ impl Control {
         }
         for (_, asked) in opening {
             self.refuse(asked.session, &asked.question, &refusal("no answer of the peer"));
+        }
+        for (asked, remote) in mapping {
+            self.answer_opening(&asked, &remote, None);
         }
         next
     }
@@ -378,14 +414,18 @@ impl Control {
 
     fn peer_connected(&mut self, connected: Box<Connected>) {
         let Some(peering) = &mut self.peering else { return };
-        let (identity, dialled) = (connected.identity, connected.dialled);
-        peering.seats.insert(identity, SeatId(connected.epoch));
+        let (identity, dialled, seat) = (connected.identity, connected.dialled, SeatId(connected.epoch));
+        peering.seats.insert(identity, seat);
+        if connected.features & MAP_MEMORY != 0 {
+            peering.leasing.iter_mut().for_each(|leasing| leasing.connected(seat));
+        }
         if let Some(dialled) = dialled {
             peering.goes_by(dialled, identity);
         }
         stats::add(&self.stats.attached.peers_connected, 1);
         // First, so that the poller knows the connection before a client can name it.
         self.command(Command::PeerUp(connected));
+        self.tell_where();
         self.answer_connecting(identity, dialled);
     }
 

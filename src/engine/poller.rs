@@ -228,7 +228,7 @@ impl Poller {
     fn poll_remotes(&mut self) -> bool {
         let mut busy = self.shared.remotes.poll(self.clock.now_ns());
         let Poller { sessions, places, .. } = self;
-        self.shared.remotes.tell(&mut |session, told| notify::tell(sessions, places, session, told));
+        self.shared.remotes.deliver(&mut |session, told| notify::tell(sessions, places, session, told));
         while let Some(news) = self.shared.remotes.next_news() {
             busy = true;
             let part = news.about();
@@ -321,6 +321,11 @@ impl Poller {
             }
             Command::RemoteClose(remote) => self.shared.remotes.close_region(&remote),
             Command::PeerOpened { seat, request, answer } => self.shared.remotes.opened(seat, request, answer),
+            Command::PeerHere { seat, here } => self.shared.remotes.tell(seat, here),
+            Command::PeerFetch { seat, number, session } => {
+                let found = self.shared.remotes.opened_as(seat, number);
+                self.outbox.send(Event::PeerFetches { session, found });
+            }
             Command::PeerWithdraw { region, ticket } => {
                 self.shared.remotes.withdraw(&region);
                 self.leaving.push((region, ticket));

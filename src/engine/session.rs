@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::notify::{Desk as NoticeDesk, Notices};
 use super::part::Desk;
 use super::parts::Parts;
-use super::remote::Remotes;
+use super::remote::{Remote, Remotes};
 use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
 use super::staged::{StagedRun, Stagings};
 use super::start::Checked;
@@ -102,6 +102,8 @@ pub(super) struct Granted {
     pub rights: Rights,
     /// The session that is told by a NOTIFY about it, 0 for memory of the engine's process and of peers.
     pub exporter: u64,
+    /// What its connection calls it, if it is a peer's, mapped or not: NOTIFYs go there.
+    pub remote: Option<Arc<Remote>>,
 }
 
 /// What wakes either side of a session.

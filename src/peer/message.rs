@@ -25,8 +25,10 @@
 //! | 14 PONG      | 0          | number    |            |            |        |          |        |      |
 //! | 15 NOTIFY    | payload_bytes | request | number    | 0          | user_data |       | offset | payload |
 //! | 16 NOTIFIED  | status     | request   |            |            |        |          |        |      |
+//! | 17 HERE      | path_bytes | host, 16 bytes |       | token, 16 bytes   |          |        | path |
 //!
-//! `number` and `batch` are a chunk's [`ChunkId`]. A stage is one byte and 3 bytes of 0.
+//! `number` and `batch` are a chunk's [`ChunkId`]. A stage is one byte and 3 bytes of 0. HERE is only for connections of
+//! which both sides offer [`MAP_MEMORY`](super::MAP_MEMORY).
 
 use crate::pipeline::{BatchId, ChunkId};
 use crate::plan::{Fault, LIST_BYTES};
@@ -162,6 +164,15 @@ pub enum Message<'a> {
         /// That of the PING.
         number: u64,
     },
+    /// From each side, at most once: an engine on the same host can map the memory that this connection opens.
+    Here {
+        /// Which host: the kernel's number of its boot.
+        host: [u8; 16],
+        /// Secret of this connection, for [`FETCH`](ring_abi::Kind::FETCH).
+        token: [u8; 16],
+        /// Of the sender's attach socket, absolute, at most [`NAME_BYTES_MAX`] bytes.
+        path: &'a str,
+    },
 }
 
 /// Bytes of the longest message: a command with a full list.
@@ -193,6 +204,7 @@ const PING: u8 = 13;
 const PONG: u8 = 14;
 const NOTIFY: u8 = 15;
 const NOTIFIED: u8 = 16;
+const HERE: u8 = 17;
 
 impl<'a> Message<'a> {
     /// Writes the message behind what is in `bytes`: [`MESSAGE_BYTES_MAX`] bytes at most. A name or a text that is too
@@ -235,6 +247,10 @@ impl<'a> Message<'a> {
             Message::Notified { request, status } => _ = writer.begin(NOTIFIED, status.0 as u32).long(request),
             Message::Ping { number } => _ = writer.begin(PING, 0).long(number),
             Message::Pong { number } => _ = writer.begin(PONG, 0).long(number),
+            Message::Here { host, token, path } => {
+                let path = cut(path);
+                writer.begin(HERE, path.len() as u32).tail(&host).tail(&token).tail(path.as_bytes());
+            }
         }
     }
 
@@ -284,6 +300,10 @@ impl<'a> Message<'a> {
             NOTIFIED => Message::Notified { status: reader.status()?, request: reader.long()? },
             PING => Message::Ping { number: reader.numbered()? },
             PONG => Message::Pong { number: reader.numbered()? },
+            HERE => {
+                let path_bytes = reader.word()?;
+                Message::Here { host: reader.take()?, token: reader.take()?, path: reader.text(path_bytes)? }
+            }
             _ => return Err(BadMessage("unknown kind")),
         };
         if reader.0.is_empty() { Ok(message) } else { Err(BadMessage("bytes behind the end")) }

@@ -49,6 +49,9 @@ use std::thread::JoinHandle;
 /// The version of the peer protocol.
 pub const VERSION: Version = Version { major: 1, minor: 0 };
 
+/// A feature: an engine on the same host may map what it opens, and be told how (HERE).
+pub const MAP_MEMORY: u64 = 1 << 0;
+
 /// The thread that listens and dials. It stops when this is dropped; connections given out stay.
 #[derive(Debug)]
 pub struct Peers {

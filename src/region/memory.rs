@@ -1,11 +1,11 @@
 //! Regions: memory that descriptors can name.
 
 use super::guard::Watched;
-use super::{Rights, copy};
+use super::{Backing, Rights, copy};
 use memmap2::{MmapOptions, MmapRaw};
 use ring_abi::Status;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,21 @@ pub struct Region {
     /// `None` for adopted memory. Before the mapping, because it is dropped before it.
     watched: Option<Watched>,
     _map: Option<MmapRaw>,
+    /// Behind the mapping, because it is dropped behind it.
+    _lease: Option<Lease>,
+    /// What others can map it from, if it is kept for them.
+    file: Option<Backing>,
+}
+
+/// A socket whose end says that memory of another process is not mapped here any more.
+#[derive(Debug)]
+struct Lease(OwnedFd);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A forked child may have it too. Fails if the other side is gone.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
 }
 
 // SAFETY: the base pointer is used by the copy routines only, which expect concurrent changes.
@@ -175,7 +190,41 @@ impl Region {
         let watched = Watched::new(map.as_mut_ptr(), map.len()).ok_or(RegionError::TooMany)?;
         let base = NonNull::new(map.as_mut_ptr().wrapping_add(skipped as usize)).expect("a mapping is not at 0");
         let (bytes, withdrawn) = (part.bytes, AtomicBool::new(false));
-        Ok(Region { base, bytes, rights, withdrawn, may_be_lost, watched: Some(watched), _map: Some(map) })
+        let watched = Some(watched);
+        Ok(Region { base, bytes, rights, withdrawn, may_be_lost, watched, _map: Some(map), _lease: None, file: None })
+    }
+
+    /// Keeps the file, a descriptor more, so that another process can map the same bytes: from this byte of the file on. A
+    /// file that is no memory file is not kept.
+    #[must_use]
+    pub(crate) fn with_file(mut self, file: OwnedFd, offset: u64) -> Region {
+        // Only they have seals.
+        self.file = rustix::fs::fcntl_get_seals(&file).is_ok().then_some(Backing { file, offset });
+        self
+    }
+
+    /// Shuts the socket down when the memory has been unmapped.
+    #[must_use]
+    pub(crate) fn leased_by(mut self, socket: OwnedFd) -> Region {
+        self._lease = Some(Lease(socket));
+        self
+    }
+
+    /// Its file for another process, open for no more than these rights, which the region has to have. `None`: it has none,
+    /// or none was kept.
+    ///
+    /// # Errors
+    /// No descriptor is left, or there is no /proc.
+    pub(crate) fn file_for(&self, rights: Rights) -> io::Result<Option<Backing>> {
+        let Some(Backing { file, offset }) = &self.file else { return Ok(None) };
+        let file = if rights.write {
+            rustix::io::fcntl_dupfd_cloexec(file, 0)?
+        } else {
+            // Another description of the same file: the mode of this one cannot be taken from a duplicate.
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?
+        };
+        Ok(Some(Backing { file, offset: *offset }))
     }
 
     /// Memory that this process already has.
@@ -190,7 +239,8 @@ impl Region {
         check_part(0, bytes, BYTES_MAX)?;
         let base = NonNull::new(base).ok_or(RegionError::Empty)?;
         let withdrawn = AtomicBool::new(false);
-        Ok(Region { base, bytes, rights, withdrawn, may_be_lost: false, watched: None, _map: None })
+        let (may_be_lost, watched) = (false, None);
+        Ok(Region { base, bytes, rights, withdrawn, may_be_lost, watched, _map: None, _lease: None, file: None })
     }
 
     /// Bytes.

@@ -39,6 +39,8 @@ pub(crate) struct Attached {
     pub peers_ended: AtomicU64,
     pub peers_unreachable: AtomicU64,
     pub peer_opens_refused: AtomicU64,
+    pub peer_regions_mapped: AtomicU64,
+    pub peer_files_given: AtomicU64,
 }
 
 /// A counter for each status.
@@ -132,6 +134,10 @@ pub struct Counters {
     pub peers_unreachable: u64,
     /// Openings of exports that other engines asked for and were refused.
     pub peer_opens_refused: u64,
+    /// Exports of engines on this host that were mapped here when a client opened them.
+    pub peer_regions_mapped: u64,
+    /// Times that the file of an export was given to an engine on this host.
+    pub peer_files_given: u64,
 }
 
 impl Counters {
@@ -160,6 +166,8 @@ impl Stats {
             peers_ended: load(&self.attached.peers_ended),
             peers_unreachable: load(&self.attached.peers_unreachable),
             peer_opens_refused: load(&self.attached.peer_opens_refused),
+            peer_regions_mapped: load(&self.attached.peer_regions_mapped),
+            peer_files_given: load(&self.attached.peer_files_given),
         }
     }
 }

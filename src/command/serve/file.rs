@@ -54,6 +54,7 @@ pub struct PeerKeys {
     pub slots: Option<Spanned<i64>>,
     pub owner_slots: Option<Spanned<i64>>,
     pub connections: Option<Spanned<i64>>,
+    pub map_memory: Option<bool>,
 }
 
 /// A user as operators write one.

@@ -21,12 +21,16 @@ pub struct PeerSection {
     slots: u32,
     owner_slots: u32,
     connections: u32,
+    map_memory: bool,
 }
 
 impl PeerSection {
     /// `None`: neither the file nor an option says anything of peers, and there are none.
     pub fn new(args: &Args, file: &File, keys: &Keys) -> Result<Option<PeerSection>, Failure> {
-        let is_given = !args.peer_listen.is_empty() || args.peer_keys.is_some() || args.peer_congestion.is_some();
+        let is_given = !args.peer_listen.is_empty()
+            || args.peer_keys.is_some()
+            || args.peer_congestion.is_some()
+            || args.peer_no_mapping;
         let none = Default::default();
         let keys = match &keys.peers {
             Some(keys) => keys,
@@ -50,6 +54,7 @@ impl PeerSection {
             slots: slots.unwrap_or(default.slots),
             owner_slots: owner_slots.unwrap_or(default.owner_slots),
             connections: connections.unwrap_or(default.connections),
+            map_memory: !args.peer_no_mapping && keys.map_memory.unwrap_or(default.map_memory),
         };
         section.settings().check().map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Some(section))
@@ -66,6 +71,7 @@ impl PeerSection {
             slots: self.slots,
             owner_slots: self.owner_slots,
             connections: self.connections,
+            map_memory: self.map_memory,
             ..PeerSettings::default()
         }
     }

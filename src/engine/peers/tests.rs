@@ -1,5 +1,7 @@
 //! The control thread with real connections to other engines, and a poller that the tests play.
 
+mod mapped;
+
 use super::*;
 use crate::attach::Socket;
 use crate::engine::config::{Config, Limits, PeerSettings};
@@ -58,7 +60,7 @@ impl Bench {
         let (inbox, outbox) = mail::inbox().unwrap();
         let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
         let config = Config { limits: Limits { regions, ..Limits::default() }, ..Config::default() };
-        let (stats, peering) = (Arc::new(Stats::default()), Some(Peering::new(peers, events)));
+        let (stats, peering) = (Arc::new(Stats::default()), Some(Peering::new(peers, events, true)));
         let (control, handle) = Control::new(&config, stats.clone(), sender, bell, inbox, peering).unwrap();
         (control, Bench { control: handle, commands, outbox, stats, endpoint, thread: None })
     }

@@ -1,7 +1,7 @@
 //! Regions of the peer that this side's clients have opened.
 
 use super::line::{Line, REGIONS_MAX};
-use super::opened::OPENS_MAX;
+use super::opened::{Here, OPENS_MAX};
 use super::seat::Violation;
 use super::{Remote, SeatId};
 use crate::engine::mail::{Event, Outbox};
@@ -24,6 +24,8 @@ pub struct Asked {
     remotes: Vec<Arc<Remote>>,
     /// The highest number that the peer has given out.
     last: u32,
+    /// Both sides map memory, and the peer has not said how.
+    may_hear_here: bool,
     is_over: bool,
 }
 
@@ -40,8 +42,8 @@ const WAITING_MAX: usize = 1024;
 const BYTES_MAX: u64 = 1 << 56;
 
 impl Asked {
-    /// None yet.
-    pub fn new(seat: SeatId) -> Asked {
+    /// None yet. `maps`: both sides offer to.
+    pub fn new(seat: SeatId, maps: bool) -> Asked {
         Asked {
             seat,
             waiting: VecDeque::new(),
@@ -49,6 +51,7 @@ impl Asked {
             sent: Vec::with_capacity(OPENS_MAX),
             remotes: Vec::new(),
             last: 0,
+            may_hear_here: maps,
             is_over: false,
         }
     }
@@ -76,7 +79,7 @@ impl Asked {
         }
     }
 
-    /// OPENED or WITHDRAWN.
+    /// OPENED, WITHDRAWN or HERE.
     pub fn received(&mut self, lane: usize, message: Message<'_>, outbox: &Outbox) -> Result<(), Violation> {
         if lane != 0 {
             return Err(Violation("a message about regions by another lane than the first"));
@@ -93,7 +96,15 @@ impl Asked {
                 outbox.send(Event::RemoteOpened { request, answer });
                 Ok(())
             }
-            Message::Withdrawn { number } => self.withdrawn(number),
+            Message::Withdrawn { number } => self.withdrawn(number, outbox),
+            Message::Here { host, token, path } => {
+                if !std::mem::take(&mut self.may_hear_here) {
+                    return Err(Violation("a HERE that was not agreed on, or another one"));
+                }
+                let here = Here { host, token, path: path.to_owned() };
+                outbox.send(Event::PeerHere { seat: self.seat, here });
+                Ok(())
+            }
             _ => Err(Violation("not a message about regions of the other side")),
         }
     }
@@ -114,12 +125,16 @@ impl Asked {
         Ok(remote)
     }
 
-    fn withdrawn(&mut self, number: u32) -> Result<(), Violation> {
+    fn withdrawn(&mut self, number: u32, outbox: &Outbox) -> Result<(), Violation> {
         if number == 0 || number > self.last {
             return Err(Violation("a WITHDRAWN of what was never open"));
         }
         // It may have been closed meanwhile.
-        self.remote(number).into_iter().for_each(|remote| remote.withdraw());
+        if let Some(remote) = self.remote(number).filter(|remote| !remote.is_withdrawn()) {
+            remote.withdraw();
+            // It may be mapped, which is the control thread's matter.
+            outbox.send(Event::RemoteWithdrawn(remote.clone()));
+        }
         Ok(())
     }
 

@@ -18,6 +18,7 @@ mod serving;
 mod slots;
 mod telling;
 
+pub use opened::Here;
 pub use parcel::Parcel;
 pub use region::Remote;
 
@@ -256,6 +257,19 @@ impl Remotes {
         }
     }
 
+    /// Tells the peer where it gets the files of regions of this side. Both sides offer it.
+    pub fn tell(&mut self, seat: SeatId, here: Here) {
+        self.is_asked = true;
+        if let Some(seat) = self.find(seat) {
+            seat.opened.tell(here);
+        }
+    }
+
+    /// A region that the peer has open under this number, and with which rights.
+    pub fn opened_as(&mut self, seat: SeatId, number: u32) -> Option<(Arc<Region>, Rights)> {
+        self.find(seat).filter(|seat| seat.state == State::Up)?.opened.open(number)
+    }
+
     /// Takes a region away from all peers that have opened it. [`uses`](Self::uses) says when nobody touches it any more.
     pub fn withdraw(&mut self, region: &Arc<Region>) {
         self.is_asked = true;
@@ -376,7 +390,7 @@ impl Remotes {
 
     /// Has `tell` tell clients of this engine what peers want them to be told, by the numbers of their sessions: to be
     /// called after each poll.
-    pub fn tell(&mut self, tell: &mut impl FnMut(u64, &Told<'_>) -> Result<(), Status>) {
+    pub fn deliver(&mut self, tell: &mut impl FnMut(u64, &Told<'_>) -> Result<(), Status>) {
         for seat in self.seats.iter_mut().filter(|seat| seat.state == State::Up) {
             seat.telling.tell(&mut seat.line, tell);
         }

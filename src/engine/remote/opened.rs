@@ -24,6 +24,8 @@ use std::sync::Arc;
 pub struct Opened {
     seat: SeatId,
     grants: Grants,
+    /// What the peer is to be told, once, if it may map them.
+    here: Option<Here>,
     /// In the order of their numbers.
     places: Vec<Place>,
     /// The last number that was given out.
@@ -35,6 +37,17 @@ pub struct Opened {
     withdrawn: VecDeque<u32>,
     /// Grants that were in use when they were taken back.
     leaving: Vec<(GrantId, Arc<Region>)>,
+}
+
+/// Where the peer gets the files of regions that it has opened, if it is on the same host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// Which host: the kernel's number of its boot.
+    pub host: [u8; 16],
+    /// What it proves itself with: made for this connection.
+    pub token: [u8; 16],
+    /// Of the attach socket, absolute.
+    pub path: String,
 }
 
 #[derive(Debug)]
@@ -75,6 +88,7 @@ impl Opened {
         Opened {
             seat,
             grants,
+            here: None,
             places: Vec::new(),
             last: 0,
             asking: Vec::with_capacity(OPENS_MAX),
@@ -169,6 +183,17 @@ impl Opened {
         }
     }
 
+    /// The peer is to be told; both sides offer it.
+    pub fn tell(&mut self, here: Here) {
+        self.here = Some(here);
+    }
+
+    /// A region that the peer has open, and how.
+    pub fn open(&self, number: u32) -> Option<(Arc<Region>, Rights)> {
+        let place = self.find(number).and_then(|at| self.places.get(at));
+        place.and_then(|place| place.open.as_ref()).map(|open| (open.region.clone(), open.rights))
+    }
+
     /// Takes a region away from the peer.
     pub fn withdraw(&mut self, region: &Arc<Region>) {
         for at in 0..self.places.len() {
@@ -205,8 +230,11 @@ impl Opened {
     /// Sends what waits, as far as there is spare room on lane 0.
     pub fn act(&mut self, line: &mut Line) {
         while line.has_spare_room(0) {
-            // Answers first: a region may be withdrawn before the peer has heard that it is open.
-            if let Some(answer) = self.answers.pop_front() {
+            // Before any answer, so that the first region can be mapped. Then answers: a region may be withdrawn before the
+            // peer has heard that it is open.
+            if let Some(Here { host, token, path }) = self.here.take() {
+                line.send(0, &Message::Here { host, token, path: &path });
+            } else if let Some(answer) = self.answers.pop_front() {
                 line.send(0, &answer.message());
             } else if let Some(number) = self.withdrawn.pop_front() {
                 line.send(0, &Message::Withdrawn { number });

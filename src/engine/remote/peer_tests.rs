@@ -96,6 +96,8 @@ pub struct Engine {
     pub remotes: Remotes,
     pub inbox: Inbox,
     pub config: RemoteConfig,
+    /// Agreed on by the connections that are made.
+    pub features: u64,
     epoll: OwnedFd,
     started: Instant,
     epochs: u64,
@@ -106,7 +108,7 @@ impl Engine {
         let (inbox, outbox) = mail::inbox().unwrap();
         let remotes = Remotes::new(&config, bell(), outbox);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        Engine { remotes, inbox, config, epoll, started: Instant::now(), epochs: 0 }
+        Engine { remotes, inbox, config, features: 0, epoll, started: Instant::now(), epochs: 0 }
     }
 
     pub fn now_ns(&self) -> u64 {
@@ -122,7 +124,8 @@ impl Engine {
     pub fn connect(&mut self, lanes: usize) -> Peer {
         let (here, there) = sockets(lanes);
         self.epochs += 1;
-        self.remotes.attach(Box::new(Connected::of_sockets(self.epochs, here)), &self.epoll);
+        let connected = Connected { features: self.features, ..Connected::of_sockets(self.epochs, here) };
+        self.remotes.attach(Box::new(connected), &self.epoll);
         let link = Link::new(there, &line::limits(&self.config), &bell()).unwrap();
         let mut peer =
             Peer { link, seat: SeatId(self.epochs), heard: Vec::new(), completed: Vec::new(), is_down: false };
@@ -301,6 +304,6 @@ pub fn heard(message: &Message<'_>) -> Heard {
             Heard::Notify { request, number, payload_bytes: payload.len() }
         }
         Message::Notified { request, status } => Heard::Notified(request, status),
-        Message::Pack { .. } | Message::Unpack { .. } | Message::Cancel { .. } => Heard::Other,
+        Message::Pack { .. } | Message::Unpack { .. } | Message::Cancel { .. } | Message::Here { .. } => Heard::Other,
     }
 }

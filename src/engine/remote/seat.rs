@@ -21,7 +21,7 @@ use super::{News, RemoteConfig, SeatId};
 use crate::engine::mail::Outbox;
 use crate::link::tcp::{Bell, Use};
 use crate::link::{Event, Reason};
-use crate::peer::{Connected, Hold, Message};
+use crate::peer::{Connected, Hold, MAP_MEMORY, Message};
 use crate::pipeline::LinkId;
 use crate::region::Rights;
 use std::collections::VecDeque;
@@ -84,7 +84,7 @@ impl Seat {
         zeros: &Zeros,
         serving: &mut Serving,
     ) -> Option<Seat> {
-        let Connected { epoch, sockets, hold, .. } = connected;
+        let Connected { epoch, features, sockets, hold, .. } = connected;
         let id = SeatId(epoch);
         let mut line = Line::new(sockets, config, bell).ok()?;
         let lanes = line.lanes();
@@ -105,7 +105,7 @@ impl Seat {
             asking,
             owner,
             opened: Opened::new(id, grants),
-            asked: Asked::new(id),
+            asked: Asked::new(id, features & MAP_MEMORY != 0),
             judging: Judging::new(config, lanes),
             telling: Telling::new(),
             landings,
@@ -229,7 +229,9 @@ impl Ear<'_> {
                 self.asking.received(lane, message, around.now_ns)
             }
             Message::Open { .. } | Message::Close { .. } => self.opened.received(lane, message, around.outbox),
-            Message::Opened { .. } | Message::Withdrawn { .. } => self.asked.received(lane, message, around.outbox),
+            Message::Opened { .. } | Message::Withdrawn { .. } | Message::Here { .. } => {
+                self.asked.received(lane, message, around.outbox)
+            }
             Message::Notify { .. } | Message::Notified { .. } => self.telling.received(lane, message, self.opened),
             Message::Ping { .. } | Message::Pong { .. } => self.heartbeat.received(lane, message, around.now_ns),
         }

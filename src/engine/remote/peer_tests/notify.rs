@@ -24,7 +24,7 @@ fn a_peers_notify_reaches_who_has_exported_the_region_and_is_answered_with_what_
         peer.say(0, &Message::Notify { request, number, user_data: 1, offset: request, payload: &payload });
         let mut told = 0;
         engine.until(&mut [&mut peer], |engine, _| {
-            engine.remotes.tell(&mut |session, what| {
+            engine.remotes.deliver(&mut |session, what| {
                 assert_eq!((session, what.user_data, what.offset), (EXPORTER, 1, request));
                 assert!(what.payload == payload);
                 told += 1;
@@ -40,7 +40,7 @@ fn a_peers_notify_reaches_who_has_exported_the_region_and_is_answered_with_what_
     peer.say(0, &Message::Notify { request: 1, number, user_data: 0, offset: 0, payload: &[] });
     let mut heard = None;
     engine.until(&mut [&mut peer], |engine, peers| {
-        engine.remotes.tell(&mut |_, _| panic!("told of what was closed"));
+        engine.remotes.deliver(&mut |_, _| panic!("told of what was closed"));
         heard = peers[0].heard.iter().find_map(|(_, bytes)| match Message::read(bytes) {
             Ok(Message::Notified { request, status }) => Some((request, status)),
             _ => None,

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::engine::mail::PeerExport;
-use crate::engine::remote::Remote;
+use crate::engine::remote::{Here, Remote};
 use crate::link::{LocalPiece, RemotePiece};
+use crate::peer::MAP_MEMORY;
 
 /// Takes the peer's part in an opening of this side's.
 fn open_there(
@@ -155,8 +156,8 @@ fn an_opening_of_this_side_is_answered_once() {
     assert_eq!(open_there(&mut engine, &mut peer, 6, 0, 0).unwrap_err(), Status::NAME_UNKNOWN);
     let other = open_there(&mut engine, &mut peer, 7, 9, 1 << 56).unwrap();
     peer.say(0, &Message::Withdrawn { number: 3 });
-    engine.until(&mut [&mut peer], |_, _| remote.is_withdrawn());
-    assert!(!other.is_withdrawn());
+    let Event::RemoteWithdrawn(withdrawn) = engine.event(&mut [&mut peer]) else { panic!("another event") };
+    assert!(Arc::ptr_eq(&withdrawn, &remote) && remote.is_withdrawn() && !other.is_withdrawn());
     for (remote, number) in [(&other, 9), (&remote, 3)] {
         engine.remotes.close_region(remote);
         engine.remotes.close_region(remote);
@@ -195,4 +196,56 @@ fn many_openings_wait_for_each_other_and_all_end_with_the_connection() {
     engine.remotes.open(peer.seat, 1000, "theirs", Rights::READ);
     let Event::PeerDown { .. } = engine.event(&mut []) else { panic!("another event") };
     assert!(matches!(engine.event(&mut []), Event::RemoteOpened { request: 1000, answer: Err(_) }));
+}
+
+#[test]
+fn who_maps_memory_says_once_where_it_is() {
+    let mut engine = Engine::new(config());
+    engine.features = MAP_MEMORY;
+    let mut peer = engine.connect(2);
+    let here = Here { host: [1; 16], token: [2; 16], path: "/run/socket".to_owned() };
+    engine.remotes.tell(peer.seat, here.clone());
+    let told = |message: &Message<'_>| *message == Message::Here { host: [1; 16], token: [2; 16], path: "/run/socket" };
+    assert_eq!(peer.next_by(&mut engine, told), (0, Heard::Other));
+    peer.say(0, &Message::Here { host: [3; 16], token: [4; 16], path: "/there" });
+    let Event::PeerHere { seat, here } = engine.event(&mut [&mut peer]) else { panic!("another event") };
+    assert_eq!((seat, here), (peer.seat, Here { host: [3; 16], token: [4; 16], path: "/there".to_owned() }));
+    peer.say(0, &Message::Here { host: [3; 16], token: [4; 16], path: "/there" });
+    engine.until(&mut [&mut peer], |engine, _| engine.remotes.counters().violations == 1);
+    let mut other = engine.connect(2);
+    other.say(1, &Message::Here { host: [3; 16], token: [4; 16], path: "/there" });
+    engine.until(&mut [&mut other], |engine, _| engine.remotes.counters().violations == 2);
+}
+
+#[test]
+fn a_region_is_found_by_its_number_while_the_peer_has_it_open() {
+    let mut engine = Engine::new(config());
+    let mut peer = engine.connect(1);
+    let memory = region(4096);
+    let (first, _) = engine.open(&mut peer, &memory, Rights::READ);
+    let (second, _) = engine.open(&mut peer, &memory, Rights::READ_WRITE);
+    let found = |engine: &mut Engine, number| {
+        let found = engine.remotes.opened_as(SeatId(1), number);
+        found.map(|(region, rights)| (Arc::ptr_eq(&region, &memory), rights))
+    };
+    assert_eq!(found(&mut engine, first), Some((true, Rights::READ)));
+    assert_eq!(found(&mut engine, second), Some((true, Rights::READ_WRITE)));
+    assert_eq!(found(&mut engine, second + 1), None);
+    assert!(engine.remotes.opened_as(SeatId(2), first).is_none());
+    peer.say(0, &Message::Close { number: first });
+    engine.until(&mut [&mut peer], |engine, _| engine.remotes.opened_as(SeatId(1), first).is_none());
+    engine.remotes.withdraw(&memory);
+    assert_eq!(found(&mut engine, second), None);
+}
+
+#[test]
+fn the_control_thread_hears_once_of_a_region_that_its_owner_withdraws() {
+    let mut engine = Engine::new(config());
+    let mut peer = engine.connect(1);
+    let remote = open_there(&mut engine, &mut peer, 5, 3, 1000).unwrap();
+    (0..3).for_each(|_| peer.say(0, &Message::Withdrawn { number: 3 }));
+    let Event::RemoteWithdrawn(withdrawn) = engine.event(&mut [&mut peer]) else { panic!("another event") };
+    assert!(Arc::ptr_eq(&withdrawn, &remote) && remote.is_withdrawn());
+    // The next thing that it hears is of another one.
+    assert_eq!(open_there(&mut engine, &mut peer, 6, 0, 0).unwrap_err(), Status::NAME_UNKNOWN);
 }

@@ -56,6 +56,7 @@ fn messages_out_of_place() {
     let notify = Message::Notify { request: 1, number: 1, user_data: 0, offset: 0, payload: &[] };
     says("notifications by another lane", 1, &notify);
     says("no cancel", 0, &Message::Drained { batch: BatchId(1) });
+    says("no memory is mapped", 0, &Message::Here { host: [1; 16], token: [2; 16], path: "/here" });
 }
 
 #[test]
