@@ -13,6 +13,8 @@ pub struct Tries {
     current: usize,
     /// Decisions that hoped.
     hopes: u32,
+    /// Decisions so far.
+    settled: u32,
 }
 
 /// A choice, and how long it took.
@@ -27,7 +29,7 @@ struct Try {
 impl Tries {
     /// Nothing was measured yet.
     pub fn of(ranked: &Ranked) -> Tries {
-        let mut tries = Tries { tries: [const { Try::NONE }; TRIES], count: 0, current: 0, hopes: 0 };
+        let mut tries = Tries { tries: [const { Try::NONE }; TRIES], count: 0, current: 0, hopes: 0, settled: 0 };
         ranked.of_routes.iter().flatten().for_each(|choice| tries.add(*choice));
         tries.current = tries.position(ranked.decision.choice).unwrap_or(0);
         tries
@@ -48,8 +50,15 @@ impl Tries {
     /// Goes over to another choice if that is expected to be shorter by the margin. One that was not tried is expected to take
     /// as much less as its prediction may be wrong, and one that was tried once no more than predicted: so each that could be
     /// the best is tried, and no single bad measurement rules one out. That ends after [`HOPES`] decisions: from there on only
-    /// what was measured counts.
+    /// what was measured counts. More and more seldom it is hoped once more: what was measured in a bad moment, or when
+    /// everything was cold, is not to count for ever.
     pub fn settle(&mut self, work: &Work, situation: &Situation) {
+        self.settled = self.settled.saturating_add(1);
+        if self.settled >= RENEWED && self.settled.is_power_of_two() {
+            self.hopes = HOPES - 1;
+            let others = (0..self.count).filter(|at| *at != self.current);
+            others.for_each(|at| self.tries[at].samples = self.tries[at].samples.min(1));
+        }
         let current = &self.tries[self.current];
         let measured = current.samples > 0;
         let hopes = measured && self.hopes < HOPES;
@@ -142,6 +151,9 @@ const TRIES: usize = 6;
 
 /// Enough for five others and for two that were held up; the eighth measurement decides.
 const HOPES: u32 = 7;
+
+/// After so many decisions one more hopes, and after twice as many the next.
+const RENEWED: u32 = 32;
 
 /// The part by which a prediction may be wrong: its figures are.
 const WRONG: f64 = 0.2;

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Crowd {
     long_yields: u32,
+    /// What yields to somebody who works have taken since then.
+    lost: Duration,
+    since: Option<Instant>,
     /// Not to move again before. Where all cores are busy moving does not help.
     not_before: Option<Instant>,
     wait: Duration,
@@ -20,7 +23,10 @@ pub(super) struct Crowd {
 /// Longer than a yield to nobody takes, shorter than two changes of threads.
 const LONG: Duration = Duration::from_nanos(1500);
 /// Longer than a yield to somebody who looks and yields in turn takes, shorter than one to somebody who works.
-const LONG_WITH_PEERS: Duration = Duration::from_micros(8);
+const WORK: Duration = Duration::from_micros(8);
+/// So long is looked how much of the time others have worked on the poller's core, and so many parts of it are too much.
+const LOOK: Duration = Duration::from_millis(2);
+const LOST_PARTS: u32 = 8;
 /// So many long yields in a row are no accident.
 const LONG_YIELDS: u32 = 4;
 /// The least time between two moves; doubled with each one that follows at once.
@@ -30,7 +36,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Default for Crowd {
     fn default() -> Self {
-        Crowd { long_yields: 0, not_before: None, wait: WAIT_MIN }
+        Crowd { long_yields: 0, lost: Duration::ZERO, since: None, not_before: None, wait: WAIT_MIN }
     }
 }
 
@@ -39,16 +45,35 @@ impl Crowd {
     /// both work at the same time, and a client that waits is in nobody's way.
     pub fn yielded(&mut self, before: Instant, has_peers: bool) {
         let after = Instant::now();
-        let long = if has_peers { LONG_WITH_PEERS } else { LONG };
-        self.long_yields = if after - before >= long { self.long_yields + 1 } else { 0 };
-        if self.long_yields < LONG_YIELDS || self.not_before.is_some_and(|then| after < then) {
+        let is_crowded = if has_peers { self.has_lost(before, after) } else { self.has_waited(before, after) };
+        if !is_crowded || self.not_before.is_some_and(|then| after < then) {
             return;
         }
-        self.long_yields = 0;
         let quiet_for_long = self.not_before.is_none_or(|then| after - then > self.wait);
         self.wait = if quiet_for_long { WAIT_MIN } else { WAIT_MAX.min(2 * self.wait) };
         self.not_before = Some(after + self.wait);
         move_to_next_core();
+    }
+
+    fn has_waited(&mut self, before: Instant, after: Instant) -> bool {
+        self.long_yields = if after - before >= LONG { self.long_yields + 1 } else { 0 };
+        let has_waited = self.long_yields >= LONG_YIELDS;
+        if has_waited {
+            self.long_yields = 0;
+        }
+        has_waited
+    }
+
+    fn has_lost(&mut self, before: Instant, after: Instant) -> bool {
+        let took = after - before;
+        self.lost += if took >= WORK { took } else { Duration::ZERO };
+        let looked = after - *self.since.get_or_insert(before);
+        if looked < LOOK {
+            return false;
+        }
+        let lost = std::mem::take(&mut self.lost);
+        self.since = None;
+        lost * LOST_PARTS > looked
     }
 }
 
