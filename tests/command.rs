@@ -191,7 +191,10 @@ fn several_clients_are_told_what_each_of_them_got() {
         assert_eq!((bytes.len(), record["clients"].as_u64()), (clients, Some(clients as u64)), "{record}");
         assert!(bytes.iter().all(|bytes| bytes.is_multiple_of(1024 * 264)), "whole batches: {record}");
         let ratio = *bytes.iter().min().unwrap() as f64 / *bytes.iter().max().unwrap() as f64;
-        assert_eq!(record["least_over_most"].as_f64(), Some(ratio).filter(|ratio| ratio.is_finite()), "{record}");
+        // Reading a number as text may miss its last bit; where nobody had anything there is none.
+        let said = record["least_over_most"].as_f64();
+        let is_right = said.map_or(!ratio.is_finite(), |said| (said - ratio).abs() < 1e-9);
+        assert!(is_right, "{ratio} {record}");
         let all = bytes.iter().sum::<u64>() as f64;
         assert!((record["useful_gbps"].as_f64().unwrap() - all * 8.0 / 0.1e9).abs() < 1e-6, "{record}");
         assert_eq!((record["verified"].as_bool(), record["seconds"].as_f64()), (Some(true), Some(0.1)));

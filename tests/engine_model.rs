@@ -475,7 +475,7 @@ fn regions_of_a_peer_do_what_the_model_does(which: &[usize], lanes: u16, slots: 
     let (there, here) = (start(&["127.0.0.1:0"]), start(&[]));
     let mut stage = Stage::new(here.connect().unwrap(), 0);
     stage.move_to_peer(which, &there);
-    for seed in seeds(cases(5_000, 150)) {
+    for seed in seeds(cases(2_000, 200)) {
         run_case(&mut stage, seed, std::thread::yield_now);
     }
 }

@@ -171,7 +171,7 @@ fn lengths_beyond_the_limits_and_bad_texts_are_refused() {
     assert_eq!(set(&open, 4, NAME_BYTES_MAX as u32 + 1, 1), Some("a name that is too long"));
     assert_eq!(set(&open, 24, u32::MAX, 0), Some("a name that is not UTF-8"));
     assert_eq!(set(&Message::Close { number: 1 }, 0, 0, 0), Some("unknown kind"));
-    assert_eq!(set(&Message::Close { number: 1 }, 0, 17, 0), Some("unknown kind"));
+    assert_eq!(set(&Message::Close { number: 1 }, 0, 18, 0), Some("unknown kind"));
     let payload = &full[..NOTIFY_BYTES_MAX as usize];
     let notify = Message::Notify { request: 1, number: 1, user_data: 1, offset: 1, payload };
     assert_eq!(set(&notify, 4, NOTIFY_BYTES_MAX + 1, 1), Some("a payload that is too long"));

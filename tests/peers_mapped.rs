@@ -121,6 +121,30 @@ fn what_an_engine_on_this_host_exports_is_mapped() {
     drop(of_user);
 }
 
+/// The bytes take the short way, and what tells of them the long one.
+#[test]
+fn who_exports_what_is_mapped_is_told_when_something_is_there() {
+    let place = Place::new();
+    let (a, b) = (owner(&place), start(true));
+    let setup = Setup { notifications: true, ..Setup::default() };
+    let mut told = Client::over(a.connect().unwrap(), &setup).unwrap();
+    let mut user = client(&b);
+    let table = exported(&told, "table", Rights::READ_WRITE);
+    let peer = connect(&user, &a);
+    let remote = user.open_at(peer, "table", Rights::READ_WRITE).unwrap();
+    assert_eq!(mapped(&b, &a), (1, 1));
+    let new = user.allocate(ROW).unwrap();
+    new.write_at(0, &[7; ROW as usize]).unwrap();
+    let mut batch = user.batch();
+    batch.write(&new, 0, &remote, ROW, ROW).unwrap();
+    let ticket = batch.notify(&remote, ROW, None).unwrap();
+    user.wait(&ticket).unwrap();
+    let notification = told.wait_notification(Some(Duration::from_secs(20))).unwrap().expect("nobody is told");
+    let mut got = [0; ROW as usize];
+    table.read_at(notification.offset, &mut got).unwrap();
+    assert_eq!((notification.offset, got), (ROW, [7; ROW as usize]));
+}
+
 #[test]
 fn an_engine_that_listens_later_is_found_from_then_on() {
     let place = Place::new();

@@ -3,7 +3,7 @@
 mod jobs;
 mod seeded;
 
-use jobs::{Byte, Job, MEMORY, any_job, at, naive};
+use jobs::{Byte, Job, MEMORY, Mark, any_job, at, naive};
 use ring_abi::Route;
 use scatter_ring::pack::ListPacker;
 use scatter_ring::plan::{
@@ -24,15 +24,8 @@ fn chunks_move_the_bytes_that_a_naive_expansion_moves_and_find_the_same_fault() 
         let rules = any_rules(random);
         let jobs: Vec<Job> = (0..1 + random.below(6)).filter_map(|_| any_job(random, false)).collect();
         let (expected, fault) = naive(&jobs);
-        let most_chunks = 2000;
-        let least = (expected.len() / most_chunks) as u32;
-        let rules = Rules {
-            chunk_bytes: rules.chunk_bytes.max(least),
-            first_chunk_bytes: rules.first_chunk_bytes.max(least),
-            window_operations: rules.window_operations.max(least),
-            window_bytes: u32::MAX,
-            ..rules
-        };
+        let rules = of_few_chunks(rules, expected.len());
+        let begins = begins(&expected);
         let mut sorted: Vec<(Byte, usize)> = expected.iter().enumerate().map(|(at, (byte, _))| (*byte, at)).collect();
         sorted.sort_unstable();
         let (chunks, planned_fault) = plan(random, &mut planner, rules, &jobs);
@@ -45,7 +38,9 @@ fn chunks_move_the_bytes_that_a_naive_expansion_moves_and_find_the_same_fault() 
             assert_pieces(chunk);
             found.note(chunk);
             bytes.extend(chunk.segments().flat_map(bytes_of_segment));
-            assert_fragment(chunk, &expected, &sorted);
+            assert_first(chunk, &expected, &begins, &sorted);
+            assert!(chunk.route == Route::GATHER || chunk.bytes <= rules.window_bytes, "{} {rules:?}", chunk.bytes);
+            found.parted += u32::from(chunk.route == Route::DIRECT && chunk.bytes == rules.window_bytes);
         }
         bytes.sort_unstable();
         let is_equal = bytes.iter().eq(sorted.iter().map(|(byte, _)| byte));
@@ -65,14 +60,8 @@ fn packing_and_unpacking_by_the_lists_puts_every_byte_where_it_belongs_and_touch
         let jobs: Vec<Job> = (0..1 + random.below(4)).filter_map(|_| any_job(random, true)).collect();
         let rules = any_rules(random);
         let (expected, _) = naive(&jobs);
-        let least = (expected.len() / 2000) as u32;
-        let rules = Rules {
-            // Where it is all ones nothing goes by the direct route.
-            direct_from_bytes: u32::MAX,
-            chunk_bytes: rules.chunk_bytes.max(least),
-            first_chunk_bytes: rules.first_chunk_bytes.max(least),
-            ..rules
-        };
+        // Where it is all ones nothing goes by the direct route.
+        let rules = Rules { direct_from_bytes: u32::MAX, ..of_few_chunks(rules, expected.len()) };
         let (chunks, _) = plan(random, &mut planner, rules, &jobs);
         let mut memory: Vec<Vec<u8>> = (0..5).map(|_| vec![0; MEMORY]).collect();
         memory[1..3].iter_mut().flatten().for_each(|byte| *byte = 1 + random.small(255) as u8);
@@ -128,6 +117,8 @@ struct Found {
     faults: u32,
     direct: u32,
     gathered: u32,
+    /// Direct chunks that are full of bytes.
+    parted: u32,
     zeros: u32,
     forms: [u32; 5],
 }
@@ -148,7 +139,9 @@ impl Found {
     }
 
     fn is_varied(&self) -> bool {
-        let least = [self.faults, self.direct, self.gathered, self.zeros].into_iter().chain(self.forms[1..].to_vec());
+        let least = [self.faults, self.direct, self.gathered, self.parted, self.zeros]
+            .into_iter()
+            .chain(self.forms[1..].to_vec());
         // A ninth of the debug build's runs have a fault, 57 on average.
         least.min() > Some(20)
     }
@@ -162,8 +155,9 @@ fn segments_go_by_the_route_that_their_merged_length_says_also_across_descriptor
         // More fragments than this may be planned in bulk, which does not merge across windows.
         let is_merged = |job: &Job| job.transfer.shape.count < 16 && job.transfer.shape.inner_count == 1;
         let jobs: Vec<Job> = (0..20).filter_map(|_| any_job(random, true)).filter(is_merged).collect();
-        let rules = Rules { chunk_bytes: 1000, first_chunk_bytes: 1000, ..any_rules(random) };
         let (expected, _) = naive(&jobs);
+        let rules = of_few_chunks(any_rules(random), expected.len());
+        let rules = Rules { chunk_bytes: 1000, first_chunk_bytes: 1000, ..rules };
         let (chunks, _) = plan(random, &mut planner, rules, &jobs);
         let mut direct: Vec<Byte> = Vec::new();
         let mut run: Vec<Byte> = Vec::new();
@@ -194,7 +188,8 @@ fn operations_are_contiguous_at_the_remote_side_and_have_few_local_pieces() {
     let mut grouped = 0;
     cases(if cfg!(debug_assertions) { 400 } else { 10_000 }, |random| {
         let jobs: Vec<Job> = (0..4).filter_map(|_| any_job(random, true)).collect();
-        let rules = Rules { direct_from_bytes: 0, window_operations: 200, ..any_rules(random) };
+        let rules = of_few_chunks(any_rules(random), naive(&jobs).0.len());
+        let rules = Rules { direct_from_bytes: 0, window_operations: 200, ..rules };
         let (chunks, _) = plan(random, &mut planner, rules, &jobs);
         let max_sge = 1 + random.small(4);
         for (chunk, direction) in chunks.iter().flat_map(|c| [(c, Direction::Read), (c, Direction::Write)]) {
@@ -227,7 +222,8 @@ fn plan(random: &mut Random, planner: &mut Planner, rules: Rules, jobs: &[Job]) 
     };
     planner.begin(rules);
     let mut fault = None;
-    'batch: for job in jobs {
+    'batch: for (number, job) in jobs.iter().enumerate() {
+        planner.number(number_of(number));
         let mut first = 0;
         while first < job.transfer.shape.count {
             let window = random.pick(&[3, 30, WINDOW as u32]);
@@ -258,16 +254,31 @@ fn plan(random: &mut Random, planner: &mut Planner, rules: Rules, jobs: &[Job]) 
     (chunks, fault)
 }
 
-/// The fragment of a chunk is that of its first byte, or of a segment that goes on from the chunk before.
-fn assert_fragment(chunk: &Chunk, expected: &[(Byte, u32)], sorted: &[(Byte, usize)]) {
+/// What a transfer is called.
+fn number_of(job: usize) -> u32 {
+    3 * job as u32 + 1
+}
+
+/// The transfer and the fragment of a chunk are those of its first byte, or of one before it in the same segment.
+fn assert_first(chunk: &Chunk, expected: &[(Byte, Mark)], begins: &[usize], sorted: &[(Byte, usize)]) {
     let first = bytes_of_segment(chunk.segments().next().unwrap())[0];
     let same = &sorted[sorted.partition_point(|(byte, _)| *byte < first)..];
     let mut places = same.iter().take_while(|(byte, _)| *byte == first).map(|(_, at)| *at);
-    let is_right = places.any(|at| {
-        let before = at.checked_sub(1).map(|at| expected[at].0);
-        expected[at].1 == chunk.fragment || before.is_some_and(|last| goes_on(last, first))
+    let mark = (chunk.transfer, chunk.fragment);
+    let called = |at: usize| (number_of(expected[at].1.0), expected[at].1.1);
+    let is_right = places.any(|at| (called(begins[at])..=called(at)).contains(&mark));
+    assert!(is_right, "fragment {} of transfer {}", chunk.fragment, chunk.transfer);
+}
+
+/// Where the segment begins that each byte belongs to.
+fn begins(expected: &[(Byte, Mark)]) -> Vec<usize> {
+    let mut begin = 0;
+    let pairs = expected.iter().zip(expected.iter().skip(1)).zip(1..);
+    let later = pairs.map(|((last, byte), at)| {
+        begin = if goes_on(last.0, byte.0) { begin } else { at };
+        begin
     });
-    assert!(is_right, "fragment {}", chunk.fragment);
+    std::iter::once(0).chain(later).collect()
 }
 
 /// Whether a byte is the next one on both sides.
@@ -340,6 +351,18 @@ fn any_rules(random: &mut Random) -> Rules {
         chunk_bytes,
         first_chunk_bytes: random.pick(&[1, 50, chunk_bytes]).min(chunk_bytes),
         window_operations: random.pick(&[1, 2, 16, 5000]),
-        window_bytes: u32::MAX,
+        window_bytes: random.pick(&[1, 7, 60, 1000, 4000, u32::MAX, u32::MAX]),
+    }
+}
+
+/// The same, but that a test can keep all chunks of so many bytes.
+fn of_few_chunks(rules: Rules, bytes: usize) -> Rules {
+    let least = (bytes / 2000) as u32;
+    Rules {
+        chunk_bytes: rules.chunk_bytes.max(least),
+        first_chunk_bytes: rules.first_chunk_bytes.max(least),
+        window_operations: rules.window_operations.max(least),
+        window_bytes: rules.window_bytes.max(least),
+        ..rules
     }
 }

@@ -192,6 +192,7 @@ fn report(counters: &Counters, log: &Log) {
         refused = by_status(&counters.refused),
         peers = counters.peers_connected.saturating_sub(counters.peers_ended),
         peers_connected = counters.peers_connected,
+        peers_violated = counters.peers_violated,
         peers_unreachable = counters.peers_unreachable,
         peer_opens_refused = counters.peer_opens_refused,
         peer_regions_mapped = counters.peer_regions_mapped,

@@ -247,7 +247,7 @@ impl Control {
             Event::PeerHere { seat, here } => self.peer_here(seat, here),
             Event::PeerFetches { session, found } => self.peer_fetches(session, found),
             Event::PeersLeft { ticket } => self.peers_left(ticket),
-            Event::PeerDown { seat } => self.peer_down(seat),
+            Event::PeerDown { seat, is_violated } => self.peer_down(seat, is_violated),
             Event::PollerGone => self.poller_gone(),
         }
     }
@@ -289,10 +289,11 @@ impl Control {
             Request::ConnectPeer(endpoint) => self.keep_peer(*endpoint),
             Request::Watch(watcher) => self.watchers.push(watcher),
             Request::Stop { within } => {
+                let peers = if self.stopping { None } else { self.wait_for_peers() };
                 self.stopping = true;
                 self.stop_peering();
                 self.limit_leases(within);
-                self.command(Command::Stop { within });
+                self.command(Command::Stop { within, peers });
                 let is_nobodys = |session: &Attached| !session.greeted && !session.is_lease();
                 let nobodys = self.sessions.iter().filter(|(_, session)| is_nobodys(session));
                 let nobodys: Vec<u64> = nobodys.map(|(id, _)| *id).collect();

@@ -106,7 +106,8 @@ impl Control {
             return Err(Refusal::new(Status::INVALID_SETTING, format!("a region of {bytes} bytes")));
         }
         let lent = |handle| Memory::Lent(Arc::new(Lent { owner: id, handle, bytes }));
-        let handle = self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true, exporter: id, remote: None })?;
+        let handle =
+            self.hold(id, |handle| Held { memory: Some(lent(handle)), rights, own: true, exporter: id, remote: None })?;
         Ok([handle.0.into(), 0, 0, 0, 0, 0, 0, 0])
     }
 
@@ -160,7 +161,8 @@ impl Control {
         let Export { session: exporter, memory, .. } = self.exported(question.name(), wanted)?;
         let (exporter, memory) = (*exporter, memory.clone());
         let bytes = memory.extent().bytes;
-        let handle = self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false, exporter, remote: None })?;
+        let handle =
+            self.hold(id, |_| Held { memory: Some(memory), rights: wanted, own: false, exporter, remote: None })?;
         Ok(Some([handle.0.into(), bytes, wanted.bits(), 0, 0, 0, 0, 0]))
     }
 
@@ -184,8 +186,8 @@ impl Control {
             .insert_with(held)
             .ok_or_else(|| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
         let Held { memory, rights, exporter, remote, .. } = self.held(id, handle.0.into())?;
-        let (memory, rights, exporter) = (memory.clone(), *rights, *exporter);
-        let granted = Granted { memory, rights, exporter, remote: remote.clone() };
+        let (memory, remote) = (memory.clone(), remote.clone());
+        let granted = Granted { memory, rights: *rights, exporter: *exporter, remote };
         self.command(Command::Grant { session: id, handle, granted });
         Ok(handle)
     }
@@ -283,6 +285,14 @@ impl Control {
             closing.peers = None;
         }
         self.finish_closings();
+    }
+
+    /// Memory of the engine's own process is given back by this thread, which stays until no peer can touch any.
+    pub(super) fn wait_for_peers(&mut self) -> Option<u64> {
+        let peers = Some(self.peering.as_mut()?.ticket());
+        let (waiting, answer) = (Vec::new(), Answer::Nobody);
+        self.closings.push(Closing { waiting, peers, answer, registered_by: None, memory: None, remote: None });
+        peers
     }
 
     fn withdraw(&mut self, memory: Memory, openers: Openers, owner: Option<(u64, Handle)>, answer: Answer) {

@@ -85,9 +85,11 @@ pub(super) enum Command {
         region: Arc<Region>,
         ticket: u64,
     },
-    /// No batch is begun any more; what has no outcome after `within` is cut.
+    /// No batch is begun any more; what has no outcome after `within` is cut. [`Event::PeersLeft`] follows when there is no
+    /// connection, if there may be any.
     Stop {
         within: Duration,
+        peers: Option<u64>,
     },
 }
 
@@ -142,13 +144,15 @@ pub(super) enum Event {
         request: u64,
         mapped: Result<Region, AttachError>,
     },
-    /// No peer touches the region any more.
+    /// No peer touches the region any more, or any.
     PeersLeft {
         ticket: u64,
     },
     /// A connection is gone: the regions that were opened on it are, too.
     PeerDown {
         seat: SeatId,
+        /// Because the peer did what no engine does.
+        is_violated: bool,
     },
     /// The poller is gone, in good order or by a panic, and its workers with it.
     PollerGone,

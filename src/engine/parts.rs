@@ -4,7 +4,7 @@ use super::part::{FRAGMENTS_PER_TURN, Flight, Part, Step};
 use super::remote::{News, PartId, Remote, Remotes, Times};
 use super::rows::Popped;
 use super::session::{Clock, Session, Shared, State};
-use crate::pipeline::{LINK_LOST, Stages};
+use crate::pipeline::{LINK_LOST, Ledger, Stages};
 use crate::plan::{Direction, Transfer};
 use crate::region::Region;
 use crate::ring::BadPosition;
@@ -26,7 +26,9 @@ pub(super) struct RemoteTransfer {
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     /// In the order of their beginning.
+    #[expect(clippy::vec_box, reason = "parts come from the middle, and go round by pointer")]
     under_way: Vec<Box<Part>>,
+    #[expect(clippy::vec_box, reason = "as above")]
     unused: Vec<Box<Part>>,
     begun: u64,
     /// Bytes that the open batch is said to have.
@@ -93,15 +95,27 @@ impl Parts {
         self.rows = None;
     }
 
-    pub fn outstanding_bytes(&self, remotes: &Remotes) -> u64 {
-        self.under_way.iter().map(|part| part.outstanding_bytes(remotes)).sum()
+    /// Bytes that may still be written for transfers whose batch has its outcome, and for those that go with them.
+    pub fn held_bytes(&self, ledger: &Ledger, remotes: &Remotes) -> u64 {
+        let is_held = |part: &Part| part.flights.iter().any(|flight| ledger.is_held(flight.transfer));
+        self.under_way.iter().filter(|part| is_held(part)).map(|part| part.outstanding_bytes(remotes)).sum()
+    }
+
+    /// When a part ends because nothing is added to it, `u64::MAX` for never.
+    pub fn next_timer_ns(&self) -> u64 {
+        self.under_way.iter().map(|part| part.next_timer_ns()).min().unwrap_or(u64::MAX)
+    }
+
+    /// Since when the part waits for its connection that has waited for the longest.
+    pub fn refused_since_ns(&self) -> Option<u64> {
+        self.under_way.iter().filter_map(|part| part.refused_since_ns()).min()
     }
 
     /// The part that a transfer goes into: its place.
     fn place(&mut self, wanted: &RemoteTransfer, handle: u32, id: PartId) -> usize {
         let goes_there =
-            |part: &Box<Part>| part.is_open() && part.seat == wanted.remote.seat && part.direction == wanted.direction;
-        if let Some(at) = self.under_way.iter().position(goes_there) {
+            |part: &Part| part.is_open() && part.seat == wanted.remote.seat && part.direction == wanted.direction;
+        if let Some(at) = self.under_way.iter().position(|part| goes_there(part)) {
             if self.under_way[at].keep(handle, &wanted.local) {
                 return at;
             }
@@ -187,6 +201,7 @@ impl Session {
             popped.last = entry[0] & u64::from(Flags::LAST) << 16 != 0;
         }
         if popped.count > 0 {
+            part.added(now_ns);
             let flight = part.flights.iter_mut().find(|flight| flight.transfer == transfer);
             flight.into_iter().for_each(|flight| flight.bytes = flight.bytes.saturating_add(popped.bytes));
             self.ledger.took(popped.count, popped.last_user_data, popped.last, now_ns);
@@ -202,12 +217,12 @@ impl Session {
 
     /// Goes on with all parts. True if anything was done.
     pub(super) fn run_parts(&mut self, shared: &mut Shared, clock: Clock, now_ns: u64) -> bool {
-        self.parts.waits = false;
+        let waits = std::mem::take(&mut self.parts.waits);
         if self.parts.under_way.is_empty() {
             return false;
         }
-        if !self.ledger.has_transfer_room(1) {
-            // What is complete ends, and makes room.
+        if self.ledger.is_discarding() || !self.ledger.has_transfer_room(1) {
+            // What is complete ends: then the outcome can be told, or there is room.
             self.parts.complete();
         }
         let ending = self.state == State::Draining;
@@ -218,6 +233,10 @@ impl Session {
                 Some(0) => part.give_up(&mut shared.remotes, now_ns),
                 Some(number) => part.drop_from(number as u32),
                 None => {}
+            }
+            // That there is no room for more is no fault of the client.
+            if !waits {
+                part.end_if_stalled(now_ns);
             }
             let began_ns = clock.now_ns();
             match part.step(&mut shared.remotes, &mut shared.desks, now_ns, &mut budget) {
@@ -256,7 +275,10 @@ impl Session {
         for (number, flight) in part.flights.iter().enumerate() {
             if done && part.has_planned(number) {
                 let Times { command_ns, pack_ns, window_ns, .. } = *times;
-                self.ledger.travelled(flight.transfer, times.direct_chunks > 0, times.gathered_chunks > 0);
+                // Without a chunk all rows were skipped, which is told as it is of memory of this engine.
+                if times.direct_chunks + times.gathered_chunks > 0 {
+                    self.ledger.travelled(flight.transfer, times.direct_chunks > 0, times.gathered_chunks > 0);
+                }
                 self.ledger.spent(flight.transfer, &Stages { plan_ns: part.plan_ns, command_ns, pack_ns, window_ns });
                 self.ledger.finish(flight.transfer, flight.bytes, now_ns);
                 continue;

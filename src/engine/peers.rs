@@ -286,13 +286,19 @@ impl Control {
     }
 
     /// A connection is gone, and all that clients had opened on it, as if its owner had withdrawn it.
-    pub(super) fn peer_down(&mut self, seat: SeatId) {
+    pub(super) fn peer_down(&mut self, seat: SeatId, is_violated: bool) {
         let Some(peering) = &mut self.peering else { return };
         peering.seats.retain(|_, other| *other != seat);
         peering.leasing.iter_mut().for_each(|leasing| leasing.down(seat));
         peering.mapping.iter_mut().for_each(|mapping| mapping.down(seat));
         stats::add(&self.stats.attached.peers_ended, 1);
         self.unmap(|mapped| mapped.seat == seat, false);
+        if is_violated {
+            stats::add(&self.stats.attached.peers_violated, 1);
+            if let Some(unsaid) = self.pace.next(Instant::now()) {
+                tracing::warn!(epoch = seat.0, unsaid, "a peer does what no engine does, and its connection is ended");
+            }
+        }
         let mut lost = Vec::new();
         for (id, session) in &mut self.sessions {
             let is_lost = |held: &Held| held.remote.as_ref().is_some_and(|remote| remote.seat == seat);

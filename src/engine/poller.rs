@@ -29,8 +29,6 @@ pub(super) struct Poller {
     /// Before the sessions, so that workers have stopped when regions go, even if a panic takes the poller down.
     shared: Shared,
     sessions: Vec<Option<Session>>,
-    /// The one that has the first turn.
-    first: usize,
     /// Where sessions are, by their numbers.
     places: HashMap<u64, usize>,
     commands: Receiver<Command>,
@@ -39,6 +37,8 @@ pub(super) struct Poller {
     withdrawing: Vec<Withdrawing>,
     /// Regions taken away from peers, with the control thread's number for it.
     leaving: Vec<(Arc<Region>, u64)>,
+    /// The same, for all connections.
+    ending: Option<u64>,
     clock: Clock,
     epoll: OwnedFd,
     /// Rung by the control thread and by workers.
@@ -100,7 +100,6 @@ impl Poller {
         let lists = (0..workers.tasks_max()).map(|_| Box::default()).collect();
         Ok(Poller {
             sessions: Vec::new(),
-            first: 0,
             places: HashMap::new(),
             shared: Shared {
                 workers,
@@ -117,6 +116,7 @@ impl Poller {
             outbox,
             withdrawing: Vec::new(),
             leaving: Vec::new(),
+            ending: None,
             clock: Clock::start(),
             epoll,
             bell,
@@ -179,10 +179,8 @@ impl Poller {
             }
         }
         busy |= self.obey_commands();
-        // Another one is first each time: what a connection has room for goes to who asks first.
-        let count = self.sessions.len();
-        self.first = (self.first + 1) % count.max(1);
-        for slot in (self.first..count).chain(0..self.first) {
+        let (first, count) = (self.longest_refused(), self.sessions.len());
+        for slot in (first..count).chain(0..first) {
             let Some(session) = &mut self.sessions[slot] else { continue };
             match session.serve(slot as u32, &mut self.shared, self.clock) {
                 Ok(did) => busy |= did,
@@ -208,6 +206,13 @@ impl Poller {
             busy |= notify::send_due(sessions, slot, places, notices, remotes, *clock);
         }
         busy
+    }
+
+    /// The session whose turn is first: what waits for a connection gets its room in the order in which it came.
+    fn longest_refused(&self) -> usize {
+        let since = |session: &Option<Session>| session.as_ref().and_then(|session| session.parts.refused_since_ns());
+        let refused = self.sessions.iter().enumerate().filter_map(|(slot, session)| Some((since(session)?, slot)));
+        refused.min().map_or(0, |(_, slot)| slot)
     }
 
     /// Sends owners what this round's turns have for them.
@@ -321,7 +326,7 @@ impl Poller {
             }
             Command::RemoteClose(remote) => self.shared.remotes.close_region(&remote),
             Command::PeerOpened { seat, request, answer } => self.shared.remotes.opened(seat, request, answer),
-            Command::PeerHere { seat, here } => self.shared.remotes.tell(seat, here),
+            Command::PeerHere { seat, here } => self.shared.remotes.say_where(seat, here),
             Command::PeerFetch { seat, number, session } => {
                 let found = self.shared.remotes.opened_as(seat, number);
                 self.outbox.send(Event::PeerFetches { session, found });
@@ -330,7 +335,10 @@ impl Poller {
                 self.shared.remotes.withdraw(&region);
                 self.leaving.push((region, ticket));
             }
-            Command::Stop { within } => self.stop(within),
+            Command::Stop { within, peers } => {
+                self.stop(within);
+                self.ending = peers.or(self.ending);
+            }
         }
     }
 
@@ -403,6 +411,11 @@ impl Poller {
             }
             in_use
         });
+        if remotes.is_quiet()
+            && let Some(ticket) = self.ending.take()
+        {
+            outbox.send(Event::PeersLeft { ticket });
+        }
     }
 
     fn give_back_drained(&mut self) {

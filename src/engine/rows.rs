@@ -106,6 +106,10 @@ impl Session {
             None => self.rows_for_queue(pair, most, &mut shared.rows, clock, now_ns)?,
         };
         *budget -= popped.count;
+        if popped.last {
+            // What the batch has for peers is complete as well.
+            self.parts.complete();
+        }
         Ok(popped.other)
     }
 

@@ -3,7 +3,7 @@
 use super::config::Limits;
 use super::memory::Memory;
 use super::notify::{Desk as NoticeDesk, Notices};
-use super::part::Desk;
+use super::part::Desks;
 use super::parts::Parts;
 use super::remote::{Remote, Remotes};
 use super::rows::{Pair, SLOTS_PER_RELEASE, Streak};
@@ -140,7 +140,7 @@ pub(super) struct Shared {
     pub remotes: Remotes,
     pub notices: NoticeDesk,
     /// Not in use.
-    pub desks: Vec<Box<Desk>>,
+    pub desks: Desks,
 }
 
 /// Slots taken from one ring in one turn: what a busy client can put before another one's descriptor.
@@ -495,7 +495,7 @@ impl Session {
         let runs = self.runs.iter().map(|run| run.as_ref().map(Run::outstanding_bytes));
         let staged = self.staged.iter().map(|run| run.as_ref().map(StagedRun::outstanding_bytes));
         let bytes = runs.zip(0..).chain(staged.zip(0..)).filter(|(_, id)| held(*id)).filter_map(|(bytes, _)| bytes);
-        bytes.sum::<u64>().saturating_add(self.parts.outstanding_bytes(remotes))
+        bytes.sum::<u64>().saturating_add(self.parts.held_bytes(&self.ledger, remotes))
     }
 
     /// Ends the session: nothing more is taken or shown, what is in flight drains.
@@ -545,7 +545,7 @@ impl Session {
 
     /// When the next turn must come at the latest, on the engine's clock.
     pub fn next_deadline_ns(&self) -> u64 {
-        self.ledger.next_deadline_ns()
+        self.ledger.next_deadline_ns().min(self.parts.next_timer_ns())
     }
 
     pub fn cancel(&mut self, first: u64, now_ns: u64) -> Status {

@@ -49,12 +49,12 @@ impl NumberWindow {
             records.for_each(|(record, words)| *record = FragmentRecord::from_words(*words));
             return;
         }
-        for side in 0..2 {
+        for (side, array) in arrays.into_iter().enumerate() {
             // SAFETY: as above, for arrays of words.
             unsafe {
                 match self.kinds[side] {
-                    IndexKind::U32 => copy::load_u32s(arrays[side].add(at * 4), &mut self.halves[side][..count]),
-                    IndexKind::U64 => copy::load_u64s(arrays[side].add(at * 8), &mut self.wholes[side][..count]),
+                    IndexKind::U32 => copy::load_u32s(array.add(at * 4), &mut self.halves[side][..count]),
+                    IndexKind::U64 => copy::load_u64s(array.add(at * 8), &mut self.wholes[side][..count]),
                     IndexKind::None | IndexKind::Fragments => {}
                 }
             }

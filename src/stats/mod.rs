@@ -37,6 +37,7 @@ pub(crate) struct Attached {
     pub regions: AtomicU64,
     pub peers_connected: AtomicU64,
     pub peers_ended: AtomicU64,
+    pub peers_violated: AtomicU64,
     pub peers_unreachable: AtomicU64,
     pub peer_opens_refused: AtomicU64,
     pub peer_regions_mapped: AtomicU64,
@@ -130,6 +131,8 @@ pub struct Counters {
     pub peers_connected: u64,
     /// Of those, ended: lost, or another connection took their place.
     pub peers_ended: u64,
+    /// Of those, ended because the other engine did what no engine does.
+    pub peers_violated: u64,
     /// Times that an engine that was asked for could not be reached.
     pub peers_unreachable: u64,
     /// Openings of exports that other engines asked for and were refused.
@@ -164,6 +167,7 @@ impl Stats {
             notifications: load(&self.served.notifications),
             peers_connected: load(&self.attached.peers_connected),
             peers_ended: load(&self.attached.peers_ended),
+            peers_violated: load(&self.attached.peers_violated),
             peers_unreachable: load(&self.attached.peers_unreachable),
             peer_opens_refused: load(&self.attached.peer_opens_refused),
             peer_regions_mapped: load(&self.attached.peer_regions_mapped),

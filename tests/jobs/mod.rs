@@ -63,10 +63,13 @@ fn words<'a>(kind: IndexKind, words: &'a [u64], halves: &'a [u32]) -> Words<'a> 
     }
 }
 
-/// Every byte with the number of its fragment, up to the first fragment that cannot be done.
-pub fn naive(jobs: &[Job]) -> (Vec<(Byte, u32)>, Option<Fault>) {
+/// The job and the fragment that name a byte.
+pub type Mark = (usize, u32);
+
+/// Every byte with its mark, up to the first fragment that cannot be done.
+pub fn naive(jobs: &[Job]) -> (Vec<(Byte, Mark)>, Option<Fault>) {
     let mut bytes = Vec::new();
-    for job in jobs {
+    for (number, job) in jobs.iter().enumerate() {
         let Job { transfer, src, dst, records } = job;
         let shape = &transfer.shape;
         let [src_region, dst_region, _] = shape.regions;
@@ -74,7 +77,7 @@ pub fn naive(jobs: &[Job]) -> (Vec<(Byte, u32)>, Option<Fault>) {
             for i in 0..u64::from(len) {
                 let src = src.and_then(|src| NonZeroU128::new(at(src_region, src + i)));
                 let byte = Byte { dst: at(dst_region, dst + i), src };
-                bytes.push((byte, fragment));
+                bytes.push((byte, (number, fragment)));
             }
         };
         if transfer.is_empty() {

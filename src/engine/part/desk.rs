@@ -14,8 +14,12 @@ pub(in crate::engine) struct Desk {
     pub(super) planner: Planner,
     window: NumberWindow,
     /// To be planned into. Each call of the planner may fill one on either route.
+    #[expect(clippy::vec_box, reason = "parcels go round by pointer")]
     spares: Vec<Box<Parcel>>,
 }
+
+/// Those that no part has.
+pub(in crate::engine) type Desks = Vec<Box<Desk>>;
 
 /// A transfer that waits to be planned.
 #[derive(Debug)]

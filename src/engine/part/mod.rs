@@ -5,7 +5,7 @@
 
 mod desk;
 
-pub(super) use desk::Desk;
+pub(super) use desk::{Desk, Desks};
 
 use super::remote::{NoPart, PartId, Remotes, SeatId};
 use crate::cost::{Decision, Geometry, Situation, window_segments};
@@ -35,6 +35,8 @@ pub(super) struct Part {
     work: Work,
     last: Last,
     last_added_ns: u64,
+    /// Since when the connection has no room for what comes next. `None`: it has.
+    refused_ns: Option<u64>,
     /// Bytes that its batch is said to have; 0: not said.
     hint_bytes: u64,
     rules: Rules,
@@ -89,6 +91,9 @@ pub(super) enum Step {
 const DECIDE_BYTES: u64 = 64 << 10;
 /// A part that got nothing for so long is decided on as it is.
 const DECIDE_AFTER_NS: u64 = 5_000;
+/// One that was decided on, and got nothing for so long, ends: a client that stalls in the middle of a batch keeps no
+/// connection from others, and no memory from its owner.
+const OPEN_NS: u64 = 1_000_000;
 /// What goes on is taken to become so many times as much, if nobody says how much it will be.
 const GROWTH: u64 = 16;
 /// Transfers that wait in one part.
@@ -117,6 +122,7 @@ impl Part {
             work: Work::default(),
             last: Last::default(),
             last_added_ns: 0,
+            refused_ns: None,
             hint_bytes: 0,
             rules: NO_RULES,
             decision: None,
@@ -135,7 +141,7 @@ impl Part {
         (self.id, self.seat, self.direction, self.hint_bytes) = (id, seat, direction, hint_bytes);
         (self.work, self.last) = (Work::default(), Last::default());
         (self.batch, self.decision, self.fault, self.state) = (None, None, None, State::Open);
-        (self.dropped_from, self.plan_ns) = (u32::MAX, 0);
+        (self.dropped_from, self.plan_ns, self.refused_ns) = (u32::MAX, 0, None);
     }
 
     /// True if transfers may still be added.
@@ -168,9 +174,40 @@ impl Part {
         }
     }
 
-    /// True if it was not decided on, and there is something to decide.
+    /// True if it was not decided on, and there is something to decide. What the connection has no room for waits for that.
     pub fn waits_for_time(&self) -> bool {
-        self.batch.is_none() && self.state == State::Open && !self.queue.is_empty()
+        let is_undecided = self.batch.is_none() && self.refused_ns.is_none();
+        is_undecided && self.state == State::Open && !self.queue.is_empty()
+    }
+
+    /// When it [ends](Self::end_if_stalled) if nothing is added, `u64::MAX` for never.
+    pub fn next_timer_ns(&self) -> u64 {
+        let is_bare = self.state == State::Open && self.batch.is_some() && self.queue.is_empty();
+        if is_bare { self.last_added_ns.saturating_add(OPEN_NS) } else { u64::MAX }
+    }
+
+    /// Ends it if its client has added nothing for long. What comes later goes into another part.
+    pub fn end_if_stalled(&mut self, now_ns: u64) {
+        if self.next_timer_ns() <= now_ns {
+            self.complete();
+            // How long its client took says nothing of the connection.
+            self.decision = None;
+        }
+    }
+
+    /// Its client has more for it.
+    pub fn added(&mut self, now_ns: u64) {
+        self.last_added_ns = now_ns;
+    }
+
+    /// The connection has no room for what comes next, or has it.
+    fn refused(&mut self, is_refused: bool, now_ns: u64) {
+        self.refused_ns = if is_refused { self.refused_ns.or(Some(now_ns)) } else { None };
+    }
+
+    /// Since when it waits for room on its connection. `None`: it does not.
+    pub fn refused_since_ns(&self) -> Option<u64> {
+        self.refused_ns
     }
 
     pub fn uses(&self, region: &Arc<Region>) -> bool {
@@ -185,12 +222,12 @@ impl Part {
         if self.batch.is_none() && (index.is_none() || !self.queue.is_empty()) {
             self.last.survey(&transfer, &mut self.work);
         }
-        self.last_added_ns = now_ns;
+        self.added(now_ns);
         self.queue.push_back(Queued { transfer, index, flight, forced, next: 0, is_loaded: false });
     }
 
     /// Goes on with deciding and planning, for so many fragments at most.
-    pub fn step(&mut self, remotes: &mut Remotes, desks: &mut Vec<Box<Desk>>, now_ns: u64, budget: &mut u32) -> Step {
+    pub fn step(&mut self, remotes: &mut Remotes, desks: &mut Desks, now_ns: u64, budget: &mut u32) -> Step {
         match self.state {
             State::GivenUp if self.batch.is_none() => return Step::Over,
             State::GivenUp | State::Closed => return Step::Idle,
@@ -236,6 +273,7 @@ impl Part {
             self.begin(desk, remotes, now_ns)?;
         }
         let Some(batch) = self.batch else { return Ok(Step::Idle) };
+        let mut has_room = true;
         let mut way = Way { remotes, seat: self.seat, batch, regions: &self.regions };
         let before = *budget;
         while let Some(queued) = self.queue.front_mut().filter(|_| *budget > 0) {
@@ -243,7 +281,10 @@ impl Part {
             let at_flight = |fault| (flight, fault);
             desk.load(queued).map_err(at_flight)?;
             let planned = desk.plan(queued, self.rules, &mut way).map_err(at_flight)?;
-            let Some((count, bytes)) = planned else { break };
+            let Some((count, bytes)) = planned else {
+                has_room = false;
+                break;
+            };
             *budget = budget.saturating_sub(count.max(1));
             if let Some(flight) = self.flights.get_mut(flight as usize) {
                 flight.bytes = flight.bytes.saturating_add(bytes);
@@ -252,10 +293,14 @@ impl Part {
                 self.queue.pop_front();
             }
         }
-        if self.state == State::Whole && self.queue.is_empty() && desk.finish(&mut way) {
-            way.remotes.close(self.seat, batch);
-            self.state = State::Closed;
+        if self.state == State::Whole && self.queue.is_empty() {
+            has_room = desk.finish(&mut way);
+            if has_room {
+                way.remotes.close(self.seat, batch);
+                self.state = State::Closed;
+            }
         }
+        self.refused(!has_room, now_ns);
         Ok(if *budget != before { Step::Moved } else { Step::Idle })
     }
 
@@ -283,7 +328,9 @@ impl Part {
         let is_small = self.state == State::Whole && self.surveyed_bytes() <= SMALL_BYTES;
         // Where nothing is gathered by choice, a descriptor may still ask for it.
         let slots = if decision.choice.slots == 0 { situation.budget.slots_max } else { decision.choice.slots };
-        match remotes.begin(self.seat, self.direction, slots, is_small, self.id) {
+        let begun = remotes.begin(self.seat, self.direction, slots, is_small, self.id);
+        self.refused(begun == Err(NoPart::Busy), now_ns);
+        match begun {
             Ok(batch) => self.batch = Some(batch),
             Err(NoPart::Busy) => return Ok(()),
             Err(NoPart::Gone) => return Err(lost),
@@ -357,7 +404,7 @@ impl Part {
     }
 
     /// It is over: what it planned with is for others.
-    pub fn give_back(&mut self, remotes: &mut Remotes, desks: &mut Vec<Box<Desk>>) {
+    pub fn give_back(&mut self, remotes: &mut Remotes, desks: &mut Desks) {
         if let Some(mut desk) = self.desk.take() {
             desk.clear(remotes);
             desks.push(desk);

@@ -333,7 +333,7 @@ fn a_connection_that_is_lost_takes_what_was_opened_on_it_and_nothing_else() {
     let (handle, lost) = bench.opened(&mut first, &peer);
     let (_, also_lost) = bench.opened(&mut second, &peer);
     let (_, kept) = bench.opened(&mut first, &other);
-    bench.tell(Told::PeerDown { seat: peer.seat() });
+    bench.tell(Told::PeerDown { seat: peer.seat(), is_violated: true });
     let withdrawn = [(); 2].map(|()| match bench.command() {
         Command::Withdraw { session, leave_mark: true, .. } => session,
         _ => panic!("a region is not taken away"),
@@ -360,7 +360,7 @@ fn a_connection_that_is_lost_takes_what_was_opened_on_it_and_nothing_else() {
     let Command::PeerUp(connected) = bench.command() else { panic!("not connected again") };
     assert_eq!((connected.identity, first.answered(question).args[0]), (peers.identity(), number));
     bench.opened(&mut first, &Other { peers, events: _events, number, connected });
-    assert_eq!(bench.counters().peers_ended, 1);
+    assert_eq!((bench.counters().peers_ended, bench.counters().peers_violated), (1, 1));
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn a_connection_that_takes_the_place_of_another_ends_it() {
     assert_eq!(client.done(Kind::CONNECT, &[], &peer.endpoint())[0], peer.number);
     bench.opened(&mut client, &peer);
     // The end of the old one is no end of the new one.
-    bench.tell(Told::PeerDown { seat: ended });
+    bench.tell(Told::PeerDown { seat: ended, is_violated: false });
     bench.opened(&mut client, &peer);
 }
 
@@ -392,7 +392,7 @@ fn an_engine_that_was_restarted_keeps_its_number() {
     let (before, endpoint) = (peer.endpoint(), peer.peers.endpoint().unwrap().clone());
     let Other { peers, events, number, connected } = peer;
     drop((peers, events));
-    bench.tell(Told::PeerDown { seat: SeatId(connected.epoch) });
+    bench.tell(Told::PeerDown { seat: SeatId(connected.epoch), is_violated: false });
     let config = peer::Config { listen: endpoint.addresses().to_vec(), ..peer::Config::new().unwrap() };
     let (peers, events) = Peers::start(config).unwrap();
     drop(connected);
@@ -529,6 +529,26 @@ fn a_poller_that_is_gone_has_left_all_memory() {
     assert!(matches!(bench.command(), Command::Stop { .. }));
     assert_eq!(answered.recv_timeout(Duration::from_millis(20)), Err(mpsc::RecvTimeoutError::Timeout));
     bench.tell(Told::PollerGone);
+    assert_eq!(answered.recv(), Ok(()));
+}
+
+#[test]
+fn an_engine_that_stops_gives_memory_back_only_when_no_peer_touches_it() {
+    let bench = Bench::new(8);
+    let (region, _fd) = Region::allocate(4096, Huge::Never).unwrap();
+    let (answer, answered) = mpsc::channel();
+    bench.control.send(Request::Export { name: "own".to_owned(), region: region.into(), answer }).unwrap();
+    assert_eq!(answered.recv(), Ok(Status::OK));
+    // Nobody is attached, and still the control thread waits for the poller, which has peers perhaps.
+    bench.control.stop(Duration::ZERO);
+    let Command::Stop { peers: Some(all), .. } = bench.command() else { panic!("nobody says when peers are gone") };
+    std::thread::sleep(Duration::from_millis(20));
+    let (answer, answered) = mpsc::channel();
+    bench.control.send(Request::Unadopt { name: "own".to_owned(), answer }).unwrap();
+    let Command::PeerWithdraw { ticket, .. } = bench.command() else { panic!("peers keep it") };
+    bench.tell(Told::PeersLeft { ticket: all });
+    assert_eq!(answered.recv_timeout(Duration::from_millis(20)), Err(mpsc::RecvTimeoutError::Timeout));
+    bench.tell(Told::PeersLeft { ticket });
     assert_eq!(answered.recv(), Ok(()));
 }
 

@@ -138,17 +138,6 @@ pub enum NoPart {
     Gone,
 }
 
-/// What has been counted since the engine's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RemoteCounters {
-    /// Connections that came into use.
-    pub attached: u64,
-    /// Of these, that have ended.
-    pub ended: u64,
-    /// Of these, because the peer did what no engine does.
-    pub violations: u64,
-}
-
 /// All connections. Used by the poller only; takes no lock and makes no system call but those of lane 0 and of wake-ups.
 pub struct Remotes {
     config: RemoteConfig,
@@ -163,7 +152,6 @@ pub struct Remotes {
     news: VecDeque<News>,
     /// Something was asked for since the last poll.
     is_asked: bool,
-    counters: RemoteCounters,
 }
 
 /// Zeros that are sent from one place.
@@ -182,7 +170,6 @@ impl Remotes {
             zeros: None,
             news: VecDeque::new(),
             is_asked: false,
-            counters: RemoteCounters::default(),
         }
     }
 
@@ -197,10 +184,9 @@ impl Remotes {
             Some(seat) => {
                 self.seats.push(seat);
                 self.parcels.add(line::chunks(&self.config));
-                self.counters.attached += 1;
                 self.is_asked = true;
             }
-            None => self.outbox.send(Event::PeerDown { seat: id }),
+            None => self.outbox.send(Event::PeerDown { seat: id, is_violated: false }),
         }
     }
 
@@ -258,7 +244,7 @@ impl Remotes {
     }
 
     /// Tells the peer where it gets the files of regions of this side. Both sides offer it.
-    pub fn tell(&mut self, seat: SeatId, here: Here) {
+    pub fn say_where(&mut self, seat: SeatId, here: Here) {
         self.is_asked = true;
         if let Some(seat) = self.find(seat) {
             seat.opened.tell(here);
@@ -372,8 +358,8 @@ impl Remotes {
     /// Moves what can be moved without waiting. True if anything was done.
     pub fn poll(&mut self, now_ns: u64) -> bool {
         self.is_asked = false;
-        let Remotes { seats, serving, parcels, news, outbox, counters, .. } = self;
-        let mut around = Around { serving, outbox, violations: &mut counters.violations, now_ns };
+        let Remotes { seats, serving, parcels, news, outbox, .. } = self;
+        let mut around = Around { serving, outbox, now_ns };
         let mut did = false;
         for seat in &mut *seats {
             did |= seat.take_events(&mut around);
@@ -400,8 +386,7 @@ impl Remotes {
         while let Some(at) = self.seats.iter().position(|seat| seat.is_gone(&self.serving)) {
             let seat = self.seats.swap_remove(at);
             self.parcels.remove(line::chunks(&self.config));
-            self.counters.ended += 1;
-            self.outbox.send(Event::PeerDown { seat: seat.id });
+            self.outbox.send(Event::PeerDown { seat: seat.id, is_violated: seat.is_violated });
         }
     }
 
@@ -449,11 +434,6 @@ impl Remotes {
     /// True if there is no connection.
     pub fn is_quiet(&self) -> bool {
         self.seats.is_empty()
-    }
-
-    /// What was counted.
-    pub fn counters(&self) -> RemoteCounters {
-        self.counters
     }
 
     fn find(&mut self, seat: SeatId) -> Option<&mut Seat> {

@@ -18,6 +18,7 @@ use crossbeam_utils::CachePadded;
 use ring_abi::Status;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,10 +92,20 @@ pub fn chunk(batch: u64, number: u32) -> ChunkId {
     ChunkId { batch: BatchId(batch), number }
 }
 
+/// Connections that are gone, as the control thread is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gone {
+    pub ended: u32,
+    pub violations: u32,
+}
+
 /// One engine's connections, and the control thread's end of its mail.
 pub struct Engine {
     pub remotes: Remotes,
-    pub inbox: Inbox,
+    pub counters: Gone,
+    /// What the control thread has to read.
+    pub events: VecDeque<Event>,
+    inbox: Inbox,
     pub config: RemoteConfig,
     /// Agreed on by the connections that are made.
     pub features: u64,
@@ -108,7 +119,17 @@ impl Engine {
         let (inbox, outbox) = mail::inbox().unwrap();
         let remotes = Remotes::new(&config, bell(), outbox);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        Engine { remotes, inbox, config, features: 0, epoll, started: Instant::now(), epochs: 0 }
+        Engine {
+            remotes,
+            counters: Gone::default(),
+            events: VecDeque::new(),
+            inbox,
+            config,
+            features: 0,
+            epoll,
+            started: Instant::now(),
+            epochs: 0,
+        }
     }
 
     pub fn now_ns(&self) -> u64 {
@@ -117,7 +138,16 @@ impl Engine {
 
     pub fn poll(&mut self) -> bool {
         let now_ns = self.now_ns();
-        self.remotes.poll(now_ns)
+        let moved = self.remotes.poll(now_ns);
+        while let Ok(letter) = self.inbox.letters.try_recv() {
+            let Letter::Event(event) = letter else { continue };
+            if let Event::PeerDown { is_violated, .. } = event {
+                self.counters.ended += 1;
+                self.counters.violations += u32::from(is_violated);
+            }
+            self.events.push_back(event);
+        }
+        moved
     }
 
     /// A connection, whose other end is the test's.
@@ -156,9 +186,7 @@ impl Engine {
     pub fn event(&mut self, peers: &mut [&mut Peer]) -> Event {
         let mut found = None;
         self.until(peers, |engine, _| {
-            if let Ok(Letter::Event(event)) = engine.inbox.letters.try_recv() {
-                found = Some(event);
-            }
+            found = engine.events.pop_front();
             found.is_some()
         });
         found.unwrap()

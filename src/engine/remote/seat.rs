@@ -46,6 +46,8 @@ pub struct Seat {
     pub landings: SlotMemory,
     /// Epoll watches lane 0's socket for room as well.
     pub watches_room: bool,
+    /// The peer did what no engine does.
+    pub is_violated: bool,
     heartbeat: Heartbeat,
     /// Dropped with the rest: the peer is not dialled again before.
     _hold: Hold,
@@ -70,8 +72,6 @@ pub struct Violation(pub &'static str);
 pub struct Around<'a> {
     pub serving: &'a mut Serving,
     pub outbox: &'a Outbox,
-    /// Peers that did what they may not.
-    pub violations: &'a mut u64,
     pub now_ns: u64,
 }
 
@@ -110,6 +110,7 @@ impl Seat {
             telling: Telling::new(),
             landings,
             watches_room: false,
+            is_violated: false,
             heartbeat: Heartbeat::new(lanes, config.dead_after_ns),
             _hold: hold,
         })
@@ -145,7 +146,7 @@ impl Seat {
             Event::Down(_) => {}
         });
         if ends != End::None && self.state == State::Up {
-            *around.violations += u64::from(ends == End::Violation);
+            self.is_violated = ends == End::Violation;
             self.go_down(around);
         }
         if self.state == State::GoingDown && self.line.is_quiet() {

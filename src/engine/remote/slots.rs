@@ -27,10 +27,6 @@ impl SlotMemory {
         &self.region
     }
 
-    pub fn slots(&self) -> u32 {
-        self.slots
-    }
-
     pub fn slot_bytes(&self) -> u32 {
         self.slot_bytes
     }

@@ -33,12 +33,11 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Storage for any operation.
+    /// Storage for any operation. It grows to what its operations have needed: at its largest for every operation that a
+    /// lane may have, a connection would take a hundred times its slots.
     pub fn for_posts(number: u32) -> Box<Job> {
         let mut job = Job::for_answers();
         job.number = number;
-        job.head.reserve_exact(HEADER_BYTES + MESSAGE_BYTES_MAX);
-        job.local.reserve_exact(PIECES_MAX);
         job.granted = Vec::new();
         job
     }

@@ -54,8 +54,11 @@ impl Socket {
         }
     }
 
-    /// Closes it so that what the kernel still has to send is thrown away.
+    /// Closes it so that what the kernel still has to send is thrown away. The other side sees that also if a forked child
+    /// has the socket too.
     pub fn abort(self) {
+        // Fails only where the other side was faster.
+        let _ = rustix::net::connect_unspec(&self.fd);
         // Without it the kernel would only go on for a while with bytes that nobody counts on.
         let _ = rustix::net::sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
     }

@@ -364,13 +364,12 @@ fn a_connection_that_is_cut_leaves_nothing_behind() {
             _ => engine.remotes.end(seat),
         }
         drop(peer);
-        engine.until(&mut [], |engine, _| engine.remotes.counters().ended == 1);
+        engine.until(&mut [], |engine, _| engine.counters.ended == 1);
         assert_eq!(engine.remotes.serving.left(), (0, 0));
         assert!(!engine.remotes.uses(&memory));
         assert_eq!(Arc::strong_count(&memory), 1, "somebody keeps it");
-        let down = std::iter::from_fn(|| engine.inbox.letters.try_recv().ok())
-            .filter(|letter| matches!(letter, Letter::Event(Event::PeerDown { seat: gone }) if *gone == seat));
-        assert_eq!(down.count(), 1);
+        let down = |event: &&Event| matches!(event, Event::PeerDown { seat: gone, .. } if *gone == seat);
+        assert_eq!(engine.events.iter().filter(down).count(), 1);
         assert!(!engine.remotes.is_quiet(), "the other connection is there");
         drop(other);
     }

@@ -90,7 +90,7 @@ fn a_withdrawn_region_is_used_no_more_and_the_peer_is_told_once() {
     assert!(!peer.heard.iter().any(|(_, bytes)| is_it(&Message::read(bytes).unwrap())) && !peer.is_down);
     // The place of one that the peer has closed is gone; it may not close it again.
     peer.say(0, &Message::Close { number });
-    engine.until(&mut [&mut peer], |engine, _| engine.remotes.counters().violations == 1);
+    engine.until(&mut [&mut peer], |engine, _| engine.counters.violations == 1);
 }
 
 #[test]
@@ -204,17 +204,17 @@ fn who_maps_memory_says_once_where_it_is() {
     engine.features = MAP_MEMORY;
     let mut peer = engine.connect(2);
     let here = Here { host: [1; 16], token: [2; 16], path: "/run/socket".to_owned() };
-    engine.remotes.tell(peer.seat, here.clone());
+    engine.remotes.say_where(peer.seat, here.clone());
     let told = |message: &Message<'_>| *message == Message::Here { host: [1; 16], token: [2; 16], path: "/run/socket" };
     assert_eq!(peer.next_by(&mut engine, told), (0, Heard::Other));
     peer.say(0, &Message::Here { host: [3; 16], token: [4; 16], path: "/there" });
     let Event::PeerHere { seat, here } = engine.event(&mut [&mut peer]) else { panic!("another event") };
     assert_eq!((seat, here), (peer.seat, Here { host: [3; 16], token: [4; 16], path: "/there".to_owned() }));
     peer.say(0, &Message::Here { host: [3; 16], token: [4; 16], path: "/there" });
-    engine.until(&mut [&mut peer], |engine, _| engine.remotes.counters().violations == 1);
+    engine.until(&mut [&mut peer], |engine, _| engine.counters.violations == 1);
     let mut other = engine.connect(2);
     other.say(1, &Message::Here { host: [3; 16], token: [4; 16], path: "/there" });
-    engine.until(&mut [&mut other], |engine, _| engine.remotes.counters().violations == 2);
+    engine.until(&mut [&mut other], |engine, _| engine.counters.violations == 2);
 }
 
 #[test]

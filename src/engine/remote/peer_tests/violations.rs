@@ -12,13 +12,13 @@ fn ends(what: &str, lanes: usize, act: impl FnOnce(&mut Engine, &mut Peer, u32))
     let (of_other, _) = engine.open(&mut other, &memory, Rights::READ);
     act(&mut engine, &mut peer, number);
     let begun = Instant::now();
-    while engine.remotes.counters().ended == 0 {
+    while engine.counters.ended == 0 {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what}: it goes on");
         engine.poll();
         peer.poll();
         other.poll();
     }
-    assert_eq!(engine.remotes.counters().violations, 1, "{what}");
+    assert_eq!(engine.counters.violations, 1, "{what}");
     assert_eq!(engine.remotes.serving.left(), (0, 0), "{what}");
     let (landed, landing) = other.landing(100);
     let list = list(&[(of_other, Some(1), 50), (of_other, Some(1000), 50)]);
@@ -79,7 +79,7 @@ fn two_at_once_where_one_is_taken() {
             peer.say(0, &Message::Pack { id: chunk(1, i), bytes: 200_000, landing, list: &list });
         }
         (0..2).for_each(|_| peer.say(0, &Message::Cancel { batch: BatchId(1) }));
-        engine.until(&mut [], |engine, _| engine.remotes.counters().violations == 1);
+        engine.until(&mut [], |engine, _| engine.counters.violations == 1);
     });
     ends("a CANCEL twice by a lane", 2, |_, peer, _| {
         (0..2).for_each(|_| peer.say(0, &Message::Cancel { batch: BatchId(1) }));
@@ -174,7 +174,7 @@ fn random_words_end_one_connection_or_none() {
             }
         }
         peer.link.shut_down();
-        engine.until(&mut [&mut peer, &mut other], |engine, _| engine.remotes.counters().ended == 1);
+        engine.until(&mut [&mut peer, &mut other], |engine, _| engine.counters.ended == 1);
         assert_eq!(engine.remotes.serving.left(), (0, 0), "seed {seed}");
         assert!(!engine.remotes.uses(&memory), "seed {seed}");
         other.say(0, &Message::Ping { number: 5 });
@@ -191,11 +191,11 @@ fn a_peer_that_is_silent_is_dead_where_something_is_awaited() {
     let first = |(_, bytes): &(usize, Vec<u8>)| matches!(Message::read(bytes), Ok(Message::Ping { .. }));
     assert!(!other.heard.iter().any(first));
     other.say(1, &Message::Pong { number: 1 });
-    engine.until(&mut [&mut other], |engine, _| engine.remotes.counters().ended == 1);
-    assert_eq!(engine.remotes.counters().violations, 0);
+    engine.until(&mut [&mut other], |engine, _| engine.counters.ended == 1);
+    assert_eq!(engine.counters.violations, 0);
     let begun = Instant::now();
     engine.until(&mut [&mut other], |_, _| begun.elapsed() > Duration::from_millis(150));
-    assert_eq!(engine.remotes.counters().ended, 1, "nothing is awaited of the other");
+    assert_eq!(engine.counters.ended, 1, "nothing is awaited of the other");
     drop(peer);
 }
 
@@ -229,9 +229,9 @@ fn a_peer_that_takes_nothing_is_dead_and_one_that_answers_pings_is_not() {
     other.heard.clear();
     engine.until(&mut [&mut other], |engine, peers| {
         answer(peers[0]);
-        engine.remotes.counters().ended == 1 && begun.elapsed() > Duration::from_millis(250)
+        engine.counters.ended == 1 && begun.elapsed() > Duration::from_millis(250)
     });
     assert!(answered > 1, "a lane on which an OPEN waits is asked again and again");
-    assert_eq!(engine.remotes.counters().violations, 0);
+    assert_eq!(engine.counters.violations, 0);
     drop((peer, other));
 }

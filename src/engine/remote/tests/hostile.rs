@@ -140,7 +140,7 @@ impl Scene {
         self.until(|scene| scene.finished.is_some());
         assert_eq!((self.finished, self.failed.map(|fault| fault.status)), (Some(false), Some(status)));
         assert_eq!(self.failed.unwrap().fragment, self.fragment);
-        assert_eq!(self.engine.remotes.counters().ended, 0);
+        assert_eq!(self.engine.counters.ended, 0);
         self.check_untouched();
         self.engine.remotes.seats[0].asking.check_idle();
     }
@@ -149,7 +149,7 @@ impl Scene {
     #[track_caller]
     fn ends(mut self, what: &str) {
         self.until(|scene| scene.engine.remotes.is_quiet());
-        assert_eq!(self.engine.remotes.counters().violations, 1, "{what}");
+        assert_eq!(self.engine.counters.violations, 1, "{what}");
         let has_reason = self.finished == Some(true) || self.failed.is_some() || self.is_cancelled;
         assert!(self.finished.is_some() && has_reason, "{what}");
         assert_eq!(self.engine.remotes.parcels.free(), 0, "{what}");
@@ -250,7 +250,7 @@ fn an_owner_that_does_not_answer_a_cancel_loses_the_connection() {
     assert!(timer_ns <= now_ns + 1_000_000_000, "it looks in time");
     scene.engine.remotes.poll(now_ns + 1_000_000_001);
     scene.until(|scene| scene.engine.remotes.is_quiet());
-    assert_eq!((scene.finished, scene.engine.remotes.counters().violations), (Some(false), 0));
+    assert_eq!((scene.finished, scene.engine.counters.violations), (Some(false), 0));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn an_owner_that_is_silent_is_dead() {
         scene.poll();
         let status = scene.failed.map(|fault| fault.status);
         assert_eq!((scene.finished, status), (Some(false), Some(Status::REGION_GONE)));
-        assert_eq!(scene.engine.remotes.counters().violations, 0);
+        assert_eq!(scene.engine.counters.violations, 0);
     }
 }
 

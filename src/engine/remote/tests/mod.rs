@@ -108,7 +108,7 @@ impl Node {
                 Event::RemoteOpened { request, answer } => {
                     assert!(self.opened.insert(request, answer).is_none(), "answered twice");
                 }
-                Event::PeerDown { seat } => self.down.push(seat),
+                Event::PeerDown { seat, .. } => self.down.push(seat),
                 _ => {}
             }
         }

@@ -166,7 +166,7 @@ fn there_are_only_so_many_connections() {
         (&world.nodes[0].down[..], &world.nodes[1].down[..]),
         (&[refused.requester.1][..], &[refused.owner.1][..])
     );
-    assert_eq!(world.nodes[0].remotes.counters().attached, 2);
+    assert_eq!(world.nodes[0].remotes.seats.len(), 2);
     world.check_idle();
 }
 
