@@ -1,9 +1,10 @@
-//! Move many small pieces of memory between processes, described in a shared-memory ring without a system call.
+//! Move many small pieces of memory between processes and hosts, described in a shared-memory ring without a system call.
 //!
 //! Start with [`client`] to use an engine, and with [`engine`] to have one in your process. The words, in the order of a
 //! descriptor's journey:
 //!
-//! * A **region** is registered memory: a handle, a length, rights. It is local, or was opened by its exported name.
+//! * A **region** is registered memory: a handle, a length, rights. It is local, or was opened by its exported name,
+//!   at this engine or at a peer.
 //! * A **descriptor** is one 64-byte submission entry: `count` fragments of `len` bytes, between two regions.
 //! * A **batch** is the descriptors up to one that carries LAST: one logical operation, with one outcome.
 //! * A **span** is a completion entry: a run of consecutive descriptors with one outcome.
@@ -60,7 +61,12 @@ mod stats;
 #[doc(hidden)]
 pub mod sync;
 
-/// The README's program, compiled and run.
+/// The README's programs, compiled and run.
 #[cfg(all(doctest, not(scatter_ring_loom)))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The programs of the page about other engines, likewise.
+#[cfg(all(doctest, not(scatter_ring_loom)))]
+#[doc = include_str!("../docs/peers.md")]
+struct PeersPage;

@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use command::Failure;
 use std::process::ExitCode;
 
-/// Move many small pieces of memory between processes, described in a shared-memory ring.
+/// Move many small pieces of memory between processes and hosts, described in a shared-memory ring.
 #[derive(Parser)]
 #[command(version, after_help = EXAMPLES)]
 struct Cli {

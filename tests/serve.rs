@@ -228,6 +228,9 @@ fn the_unit_is_one_that_systemd_understands() {
     let place = Place::new();
     let program = env!("CARGO_BIN_EXE_scatter-ring");
     let file = place.file("scatter-ring.service", &unit.replace("/usr/bin/scatter-ring", program));
+    // The same with what gives it a network.
+    std::fs::create_dir(place.path("scatter-ring.service.d")).unwrap();
+    place.file("scatter-ring.service.d/peers.conf", include_str!("../dist/scatter-ring-peers.conf"));
     let verify = Command::new("systemd-analyze").arg("verify").arg(file).output();
     let Ok(verify) = verify else { return not_run("there is no systemd-analyze here") };
     let said = text(&verify.stderr);
