@@ -37,7 +37,7 @@ fn slow() -> proxied::Effect {
 fn engines_that_stop_with_transfers_under_way_end_in_time_and_leave_nothing() {
     let _alone = alone();
     let mut before = None;
-    for round in 0..by_build(6, 60) {
+    for round in 0..by_build(6, 24) {
         let owner = Owner::new(settings());
         let proxy = Proxy::new(owner.address());
         let engine = start(settings());
@@ -108,7 +108,7 @@ fn connections_that_come_and_go_leave_nothing() {
     let mut caller = Caller::new(&engine, &owner, &owner.at(proxy.address()));
     let mut random = Random::from_seed(9);
     let mut baseline = None;
-    let cuts = by_build(45, 1000);
+    let cuts = by_build(45, 300);
     for round in 0..cuts {
         let job = caller.any_job(&mut random);
         let batch = caller.submit(job, None);

@@ -210,24 +210,26 @@ fn a_client_that_never_has_enough_does_not_keep_another_one_from_its_peer() {
         let mut others = 0;
         let since = Instant::now();
         loop {
-            while under_way < 256 && flooder.client.try_push(&flooder.read(0, 64 << 10).to_entry()) {
-                under_way += 1;
-            }
-            flooder.client.publish();
-            while let Some(span) = flooder.client.reap() {
-                assert_eq!(span.status(), Status::OK);
-                (under_way, others) = (under_way - 1, others + 1);
-            }
+            // Before each of the other's: this thread may not have run for a while, in which both have got theirs.
             if let Some(span) = user.client.reap() {
                 assert_eq!(span.status(), Status::OK);
                 break;
             }
+            if let Some(span) = flooder.client.reap() {
+                assert_eq!(span.status(), Status::OK);
+                (under_way, others) = (under_way - 1, others + 1);
+                continue;
+            }
+            while under_way < 256 && flooder.client.try_push(&flooder.read(0, 64 << 10).to_entry()) {
+                under_way += 1;
+            }
+            flooder.client.publish();
             assert!(since.elapsed() < Duration::from_secs(3), "{others} batches of another client in the meantime");
         }
         most = most.max(others);
     }
-    println!("most: {most}");
-    assert!(most < 200, "{most} batches of another client came first");
+    // The 256 under way when it asks may come first, and a turn of those after: a wait that ends, whatever follows them.
+    assert!(most < 2 * 256, "{most} batches of another client came first");
 }
 
 /// A batch that goes to two owners has one outcome when one of them dies, and what it uses of the other is free again.
