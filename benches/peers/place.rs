@@ -85,7 +85,8 @@ pub fn fill(bytes: &mut [u8], offset: u64, salt: u64) {
 pub fn settings() -> PeerSettings {
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     // The system's choice may be one that paces what goes over loopback; this one is allowed to everybody.
-    PeerSettings { listen, congestion: Some("reno".into()), ..PeerSettings::default() }
+    // Memory that is mapped does not travel.
+    PeerSettings { listen, congestion: Some("reno".into()), map_memory: false, ..PeerSettings::default() }
 }
 
 pub fn start(settings: &PeerSettings) -> RunningEngine {
