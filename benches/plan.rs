@@ -3,18 +3,19 @@
 //! `cargo bench --bench plan -- pairs` prints the best and the median of many rounds that are run in turn, which a busy
 //! machine moves least; without it, criterion measures the same.
 
+mod windows;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use ring_abi::IndexKind;
 use scatter_ring::pack::ListPacker;
-use scatter_ring::plan::{Chunk, Numbers, Planner, Progress, Rules, Transfer, WINDOW, Words};
+use scatter_ring::plan::{Chunk, Numbers, Planner, Progress, Rules, Transfer, WINDOW};
 use scatter_ring::region::copy::{RowPair, copy_rows};
 use scatter_ring::region::{Huge, Region};
+use windows::{ROW_BYTES, plan_rows};
 
 const COUNTS: [usize; 3] = [1 << 10, 32 << 10, 1 << 20];
-const ROW: u32 = 264;
 const SLOT: usize = 256 << 10;
 const RULES: Rules = Rules {
     direct_from_bytes: 64 << 10,
@@ -121,7 +122,7 @@ impl Stage {
 
 impl Work {
     fn new(stage: &Stage, count: usize) -> Work {
-        let table_rows = stage.table.bytes() / u64::from(ROW);
+        let table_rows = stage.table.bytes() / u64::from(ROW_BYTES);
         let mut random = 1u64;
         let mut next = |rows: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -143,50 +144,26 @@ impl Packing {
         let mut keep = |planner: &mut Planner| {
             planner.take(&mut chunk);
             lists.push(chunk.src.encoded().to_vec());
-            let starts = (0..).map(|i: u64| i * u64::from(ROW));
+            let starts = (0..).map(|i: u64| i * u64::from(ROW_BYTES));
             let offsets = chunk.src.iter().map(|piece| piece.offset);
             rows.push(offsets.zip(starts).map(|(src, dst)| RowPair { src, dst }).collect());
         };
-        plan_windows(&mut planner, numbers, None, &mut keep);
+        plan_rows(&mut planner, numbers, None, &mut keep);
         Packing { lists, rows }
-    }
-}
-
-/// By an index: rows of a table, into a contiguous destination or to other rows.
-fn plan_windows(planner: &mut Planner, src: &[u32], dst: Option<&[u32]>, mut take: impl FnMut(&mut Planner)) {
-    let mut transfer = Transfer { src_max: Some(1 << 30), dst_max: Some(1 << 30), ..Transfer::NOTHING };
-    transfer.shape.regions = [1, 2, 3];
-    transfer.shape.count = src.len() as u32;
-    transfer.shape.len = ROW;
-    transfer.shape.strides = [ROW, ROW];
-    transfer.shape.kinds[0] = IndexKind::U32;
-    if dst.is_some() {
-        transfer.shape.kinds[1] = IndexKind::U32;
-    }
-    for (window, words) in src.chunks(WINDOW).enumerate() {
-        let first = window * WINDOW;
-        let dst = dst.map_or(Words::Counted, |dst| Words::U32(&dst[first..first + words.len()]));
-        let numbers = Numbers::Rows { src: Words::U32(words), dst };
-        while planner.add(&transfer, first as u32, numbers) == Ok(Progress::Full) {
-            take(planner);
-        }
-    }
-    while planner.finish() == Progress::Full {
-        take(planner);
     }
 }
 
 fn rows(stage: &mut Stage, work: &Work) {
     stage.planner.begin(RULES);
     let chunk = &mut stage.chunk;
-    plan_windows(&mut stage.planner, &work.src, None, |planner| assert!(planner.take(chunk)));
+    plan_rows(&mut stage.planner, &work.src, None, |planner| assert!(planner.take(chunk)));
     black_box(&stage.chunk);
 }
 
 fn pairs(stage: &mut Stage, work: &Work) {
     stage.planner.begin(RULES);
     let chunk = &mut stage.chunk;
-    plan_windows(&mut stage.planner, &work.src, Some(&work.dst), |planner| assert!(planner.take(chunk)));
+    plan_rows(&mut stage.planner, &work.src, Some(&work.dst), |planner| assert!(planner.take(chunk)));
     black_box(&stage.chunk);
 }
 
@@ -196,9 +173,9 @@ fn singles(stage: &mut Stage, work: &Work) {
     let mut transfer = Transfer { src_max: Some(0), dst_max: Some(0), ..Transfer::NOTHING };
     transfer.shape.regions = [1, 2, 0];
     transfer.shape.count = 1;
-    transfer.shape.len = ROW;
+    transfer.shape.len = ROW_BYTES;
     for (&src, dst) in work.src.iter().zip(0u64..) {
-        transfer.shape.offsets = [u64::from(src) * u64::from(ROW), dst * u64::from(ROW), 0];
+        transfer.shape.offsets = [u64::from(src) * u64::from(ROW_BYTES), dst * u64::from(ROW_BYTES), 0];
         while planner.add(black_box(&transfer), 0, Numbers::COUNTED) == Ok(Progress::Full) {
             assert!(planner.take(chunk));
         }
@@ -216,7 +193,7 @@ fn pack_known(stage: &mut Stage, packing: &Packing) {
         for window in known.chunks(WINDOW) {
             rows[..window.len()].copy_from_slice(window);
             // SAFETY: the planner's rows lie in the table, and a chunk's in the slot; both stay mapped.
-            unsafe { copy_rows(table.as_ptr(), slot.as_ptr(), &rows[..window.len()], ROW as usize) };
+            unsafe { copy_rows(table.as_ptr(), slot.as_ptr(), &rows[..window.len()], ROW_BYTES as usize) };
         }
     }
 }

@@ -1,15 +1,15 @@
 //! A fixed amount of planning and of decoding, for counting instructions: `ci/instructions.sh` runs it under callgrind.
 
-use ring_abi::IndexKind;
-use scatter_ring::plan::{
-    Chunk, Decoder, LIST_PIECES, Limits, Numbers, Planner, Progress, Rules, Transfer, WINDOW, Words,
-};
+#[path = "../benches/windows/mod.rs"]
+mod windows;
+
+use scatter_ring::plan::{Chunk, Decoder, LIST_PIECES, Limits, Numbers, Planner, Progress, Rules, Transfer, WINDOW};
 use scatter_ring::region::copy::Isa;
 use std::hint::black_box;
+use windows::{ROW_BYTES, plan_rows};
 
 /// Fragments, in whole windows.
 const FRAGMENTS: usize = 1 << 17;
-const ROW_BYTES: u32 = 264;
 const RULES: Rules = Rules {
     direct_from_bytes: 64 << 10,
     chunk_bytes: 256 << 10,
@@ -45,26 +45,7 @@ fn main() {
 
 #[inline(never)]
 fn plan_windows(planner: &mut Planner, chunk: &mut Chunk, src: &[u32], dst: Option<&[u32]>) {
-    let mut transfer = Transfer { src_max: Some(1 << 30), dst_max: Some(1 << 30), ..Transfer::NOTHING };
-    transfer.shape.regions = [1, 2, 3];
-    transfer.shape.count = src.len() as u32;
-    transfer.shape.len = ROW_BYTES;
-    transfer.shape.strides = [ROW_BYTES, ROW_BYTES];
-    transfer.shape.kinds[0] = IndexKind::U32;
-    if dst.is_some() {
-        transfer.shape.kinds[1] = IndexKind::U32;
-    }
-    for (window, words) in src.chunks(WINDOW).enumerate() {
-        let first = window * WINDOW;
-        let dst = dst.map_or(Words::Counted, |dst| Words::U32(&dst[first..first + words.len()]));
-        let numbers = Numbers::Rows { src: Words::U32(words), dst };
-        while planner.add(&transfer, first as u32, numbers) == Ok(Progress::Full) {
-            assert!(planner.take(chunk));
-        }
-    }
-    while planner.finish() == Progress::Full {
-        assert!(planner.take(chunk));
-    }
+    plan_rows(planner, src, dst, |planner| assert!(planner.take(chunk)));
 }
 
 #[inline(never)]

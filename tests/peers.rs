@@ -1,19 +1,17 @@
 //! Clients of one engine that use what clients of another export, over loopback.
 
+mod exported;
 mod serving;
 mod support;
 
+use exported::{BYTES, ROW, ROWS, bytes, client, connect, exported, is_right, rows};
 use ring_abi::Status;
-use scatter_ring::client::{BatchError, Client, ClientError, Peer, Region, Setup};
+use scatter_ring::client::ClientError;
 use scatter_ring::engine::{Config, Engine, PeerSettings, RunningEngine};
 use scatter_ring::owner::Owner;
 use scatter_ring::region::Rights;
 use std::net::SocketAddr;
 use support::hostile::eventually;
-
-const ROW: u64 = 264;
-const ROWS: u64 = 4000;
-const BYTES: u64 = ROW * ROWS;
 
 fn config(listen: SocketAddr) -> Config {
     let peers = PeerSettings { listen: vec![listen], ..PeerSettings::default() };
@@ -34,46 +32,6 @@ fn own_address() -> SocketAddr {
     ([127, 1 + a % 200, b, c], 0).into()
 }
 
-fn client(engine: &RunningEngine) -> Client {
-    Client::over(engine.connect().unwrap(), &Setup::default()).unwrap()
-}
-
-fn connect(client: &Client, other: &RunningEngine) -> Peer {
-    client.connect(&other.endpoint().unwrap().to_string()).unwrap()
-}
-
-/// Byte `i` of a table.
-fn byte(i: u64) -> u8 {
-    (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
-}
-
-fn bytes(from: u64, len: u64) -> Vec<u8> {
-    (from..from + len).map(byte).collect()
-}
-
-/// A table that a client exports as long as it is kept, with known bytes.
-fn exported(client: &Client, name: &str) -> Region {
-    let table = client.allocate(BYTES).unwrap();
-    table.write_at(0, &bytes(0, BYTES)).unwrap();
-    client.export(&table, name, Rights::READ_WRITE).unwrap();
-    table
-}
-
-/// Rows by number, in batches of one descriptor.
-fn rows(client: &mut Client, table: &Region, numbers: &[u32]) -> Result<Vec<u8>, BatchError> {
-    let out = client.allocate(ROW * numbers.len() as u64).unwrap();
-    client.read_rows(table, ROW as u32, numbers, &out, 0)?;
-    let mut got = vec![0; ROW as usize * numbers.len()];
-    out.read_at(0, &mut got).unwrap();
-    Ok(got)
-}
-
-fn is_right(client: &mut Client, table: &Region) -> bool {
-    let numbers: Vec<u32> = (0..300).map(|i| (i * 997) % ROWS as u32).collect();
-    let expected: Vec<u8> = numbers.iter().flat_map(|n| bytes(u64::from(*n) * ROW, ROW)).collect();
-    rows(client, table, &numbers).unwrap() == expected
-}
-
 fn status(error: &ClientError) -> Status {
     error.status()
 }
@@ -82,7 +40,7 @@ fn status(error: &ClientError) -> Status {
 fn rows_of_another_engine_are_read_and_written_as_if_they_were_here() {
     let (a, b) = (engine(), engine());
     let (owner, mut user) = (client(&a), client(&b));
-    let table = exported(&owner, "table");
+    let table = exported(&owner, "table", Rights::READ_WRITE);
     let peer = connect(&user, &a);
     let remote = user.open_at(peer, "table", Rights::READ_WRITE).unwrap();
     assert_eq!((remote.bytes(), remote.rights()), (BYTES, Rights::READ_WRITE));
@@ -106,8 +64,8 @@ fn rows_of_another_engine_are_read_and_written_as_if_they_were_here() {
 fn both_engines_use_each_others_memory_by_one_connection() {
     let (a, b) = (engine(), engine());
     let (mut on_a, mut on_b) = (client(&a), client(&b));
-    let _of_a = exported(&on_a, "of a");
-    let _of_b = exported(&on_b, "of b");
+    let _of_a = exported(&on_a, "of a", Rights::READ_WRITE);
+    let _of_b = exported(&on_b, "of b", Rights::READ_WRITE);
     let (of_a, of_b) = (connect(&on_b, &a), connect(&on_a, &b));
     let of_a = on_b.open_at(of_a, "of a", Rights::READ).unwrap();
     let of_b = on_a.open_at(of_b, "of b", Rights::READ).unwrap();
@@ -145,7 +103,7 @@ fn what_was_opened_is_closed_and_can_be_opened_again_without_end() {
     limited.limits.regions = 4;
     let (a, b) = (engine(), Engine::new(&limited).unwrap().start().unwrap());
     let (owner, mut user) = (client(&a), client(&b));
-    let _table = exported(&owner, "table");
+    let _table = exported(&owner, "table", Rights::READ_WRITE);
     let peer = connect(&user, &a);
     for round in 0..300 {
         let table = user.open_at(peer, "table", Rights::READ).unwrap();
@@ -170,7 +128,7 @@ fn an_export_that_is_withdrawn_is_gone_for_peers_when_its_owner_has_it_back() {
     let (owner, mut user) = (client(&a), client(&b));
     for round in 0..20 {
         let name = format!("table {round}");
-        let table = exported(&owner, &name);
+        let table = exported(&owner, &name, Rights::READ_WRITE);
         let peer = connect(&user, &a);
         let remote = user.open_at(peer, &name, Rights::READ_WRITE).unwrap();
         let new = user.allocate(BYTES).unwrap();
@@ -204,7 +162,7 @@ fn an_owner_that_goes_takes_its_exports_with_it() {
     let (a, b) = (engine(), engine());
     let mut user = client(&b);
     let owner = client(&a);
-    let _table = exported(&owner, "table");
+    let _table = exported(&owner, "table", Rights::READ_WRITE);
     let peer = connect(&user, &a);
     let table = user.open_at(peer, "table", Rights::READ).unwrap();
     assert!(is_right(&mut user, &table));
@@ -213,7 +171,7 @@ fn an_owner_that_goes_takes_its_exports_with_it() {
         rows(&mut user, &table, &[1]).is_err_and(|error| error.status == Status::REGION_GONE)
     });
     let owner = client(&a);
-    let _table = exported(&owner, "table");
+    let _table = exported(&owner, "table", Rights::READ_WRITE);
     let table = user.open_at(peer, "table", Rights::READ).unwrap();
     assert!(is_right(&mut user, &table));
 }
@@ -224,7 +182,7 @@ fn an_engine_that_stops_is_lost_and_comes_back_by_the_same_endpoint() {
     let mut user = client(&b);
     let (endpoint, address) = (a.endpoint().unwrap().to_string(), a.endpoint().unwrap().addresses()[0]);
     let owner = client(&a);
-    let _table = exported(&owner, "table");
+    let _table = exported(&owner, "table", Rights::READ_WRITE);
     let peer = user.connect(&endpoint).unwrap();
     let table = user.open_at(peer, "table", Rights::READ).unwrap();
     assert!(is_right(&mut user, &table));
@@ -242,7 +200,7 @@ fn an_engine_that_stops_is_lost_and_comes_back_by_the_same_endpoint() {
 
     let again = engine_at(address);
     let owner = client(&again);
-    let _table = exported(&owner, "table");
+    let _table = exported(&owner, "table", Rights::READ_WRITE);
     assert_eq!(user.connect(&endpoint).unwrap(), peer);
     let table = user.open_at(peer, "table", Rights::READ).unwrap();
     assert!(is_right(&mut user, &table));

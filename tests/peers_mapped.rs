@@ -1,12 +1,14 @@
 //! Engines on one host: what a client of one exports is mapped by the other when a client of that opens it, and everything is as
 //! if it went over their connection, which it does where it cannot be mapped.
 
+mod exported;
 mod serving;
 mod support;
 
+use exported::{BYTES, ROW, ROWS, bytes, client, connect, exported, is_right, rows};
 use ring_abi::Status;
 use rustix::fd::AsFd;
-use scatter_ring::client::{BatchError, Client, Peer, Region, Setup};
+use scatter_ring::client::{Client, Region, Setup};
 use scatter_ring::engine::{Config, Engine, PeerSettings, RunningEngine};
 use scatter_ring::region::Rights;
 use serving::Place;
@@ -15,10 +17,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::hostile::eventually;
-
-const ROW: u64 = 264;
-const ROWS: u64 = 4000;
-const BYTES: u64 = ROW * ROWS;
 
 fn start(map_memory: bool) -> RunningEngine {
     let listen = vec![([127, 0, 0, 1], 0).into()];
@@ -31,44 +29,6 @@ fn owner(place: &Place) -> RunningEngine {
     let engine = start(true);
     engine.listen(&place.socket()).unwrap();
     engine
-}
-
-fn client(engine: &RunningEngine) -> Client {
-    Client::over(engine.connect().unwrap(), &Setup::default()).unwrap()
-}
-
-fn connect(client: &Client, other: &RunningEngine) -> Peer {
-    client.connect(&other.endpoint().unwrap().to_string()).unwrap()
-}
-
-/// Byte `i` of a table.
-fn byte(i: u64) -> u8 {
-    (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
-}
-
-fn bytes(from: u64, len: u64) -> Vec<u8> {
-    (from..from + len).map(byte).collect()
-}
-
-fn exported(client: &Client, name: &str, rights: Rights) -> Region {
-    let table = client.allocate(BYTES).unwrap();
-    table.write_at(0, &bytes(0, BYTES)).unwrap();
-    client.export(&table, name, rights).unwrap();
-    table
-}
-
-fn rows(client: &mut Client, table: &Region, numbers: &[u32]) -> Result<Vec<u8>, BatchError> {
-    let out = client.allocate(ROW * numbers.len() as u64).unwrap();
-    client.read_rows(table, ROW as u32, numbers, &out, 0)?;
-    let mut got = vec![0; ROW as usize * numbers.len()];
-    out.read_at(0, &mut got).unwrap();
-    Ok(got)
-}
-
-fn is_right(client: &mut Client, table: &Region) -> bool {
-    let numbers: Vec<u32> = (0..300).map(|i| (i * 997) % ROWS as u32).collect();
-    let expected: Vec<u8> = numbers.iter().flat_map(|n| bytes(u64::from(*n) * ROW, ROW)).collect();
-    rows(client, table, &numbers).unwrap() == expected
 }
 
 fn is_gone(client: &mut Client, table: &Region) -> bool {

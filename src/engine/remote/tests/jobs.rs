@@ -88,7 +88,7 @@ impl Moves {
         }
         let missing = if with_zeros { Missing::Zero } else { Missing::Row };
         let (strides, kinds) = ([row_bytes, 2 * row_bytes], [IndexKind::U32, IndexKind::None]);
-        let shape = Shape { count, len: row_bytes, strides, kinds, missing, ..SHAPE };
+        let shape = Shape { count, len: row_bytes, strides, kinds, missing, ..Transfer::NOTHING.shape };
         let ends = [u64::from(table) * u64::from(row_bytes), u64::from(count) * u64::from(2 * row_bytes)];
         Moves::new(fragments, Vec::new(), rows, shape, ends)
     }
@@ -106,7 +106,7 @@ impl Moves {
 
     /// One piece.
     pub fn one(len: u32) -> Moves {
-        let shape = Shape { count: 1, len, strides: [len; 2], ..SHAPE };
+        let shape = Shape { count: 1, len, strides: [len; 2], ..Transfer::NOTHING.shape };
         Moves::new(vec![(Some(0), 0, len)], Vec::new(), Vec::new(), shape, [u64::from(len); 2])
     }
 
@@ -117,7 +117,7 @@ impl Moves {
             .collect();
         let count = fragments.len() as u32;
         let kinds = [IndexKind::Fragments; 2];
-        Moves::new(fragments, records, Vec::new(), Shape { count, len: 0, kinds, ..SHAPE }, ends)
+        Moves::new(fragments, records, Vec::new(), Shape { count, len: 0, kinds, ..Transfer::NOTHING.shape }, ends)
     }
 
     fn new(
@@ -289,15 +289,3 @@ pub fn rules(direct_from_bytes: u32, chunk_bytes: u32) -> Rules {
         window_bytes: u32::MAX,
     }
 }
-
-const SHAPE: Shape = Shape {
-    regions: [0; 3],
-    offsets: [0; 3],
-    count: 0,
-    len: 0,
-    strides: [0; 2],
-    inner_count: 1,
-    inner_strides: [0; 2],
-    kinds: [IndexKind::None; 2],
-    missing: Missing::Row,
-};
