@@ -7,8 +7,9 @@
 use crossbeam_utils::CachePadded;
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
-use scatter_ring::link::tcp::{Bell, Limits, Link, Use};
-use scatter_ring::link::{Event, GrantId, LocalPiece, Operation, PostError, RemotePiece};
+use scatter_ring::link::tcp::{Limits, Link};
+use scatter_ring::link::{Bell, Event, GrantId, LocalPiece, Operation, PostError, RemotePiece, Transport, Use};
+
 use scatter_ring::region::{ForkGuard, Huge, Region, Rights};
 use scatter_ring::sync::AtomicU64;
 use std::io::{Read, Write};
@@ -136,7 +137,7 @@ impl Linked {
     }
 
     fn ask(&mut self, request: u8, answers: usize) {
-        self.link.post(0, &[Operation::Send { bytes: &[request] }]).unwrap();
+        self.link.post(0, &[Operation::Send { bytes: &[request], names: None }]).unwrap();
         let mut received = 0;
         while received < answers {
             let moved = self.link.poll(&mut |event| match event {
@@ -185,7 +186,7 @@ fn serve(mut link: Link, first: usize, grant: GrantId, slot: &Arc<Region>, over:
         let Some(request) = request else { continue };
         if request == 5 {
             let (to, write) = (to(0, REPLY), |to| Operation::Write { id: 0, from: &reply, to, acknowledged: false });
-            link.post(first, &[write(&to), Operation::Send { bytes: &[5] }]).unwrap();
+            link.post(first, &[write(&to), Operation::Send { bytes: &[5], names: None }]).unwrap();
             continue;
         }
         for i in 0..CHUNKS {
@@ -194,7 +195,7 @@ fn serve(mut link: Link, first: usize, grant: GrantId, slot: &Arc<Region>, over:
             post(&mut link, first + i % lanes, write);
         }
         for lane in 0..lanes {
-            post(&mut link, first + lane, Operation::Send { bytes: &[1] });
+            post(&mut link, first + lane, Operation::Send { bytes: &[1], names: None });
         }
     }
 }

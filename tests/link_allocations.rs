@@ -8,8 +8,8 @@ mod listed;
 mod seeded;
 
 use linked::{filled, limits, local, pair, region, remote};
-use scatter_ring::link::tcp::{Revoked, Use};
-use scatter_ring::link::{Event, Operation};
+use scatter_ring::link::{Event, Operation, Revoked, Transport, Use};
+
 use scatter_ring::pack::{ListTask, Way};
 use scatter_ring::region::Rights;
 
@@ -37,7 +37,7 @@ fn an_operation_or_a_task_allocates_nothing() {
                     lane,
                     &[
                         Operation::Write { id: 1, from: &here, to: &there, acknowledged: round.is_multiple_of(2) },
-                        Operation::Send { bytes: &message },
+                        Operation::Send { bytes: &message, names: None },
                         Operation::Read { id: 2, from: &there, to: &here },
                     ],
                 )

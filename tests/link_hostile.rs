@@ -9,8 +9,9 @@ use linked::raw::{ACK, Frame, KINDS, READ, REPLY, RawPeer, SEND, WRITE_ACKNOWLED
 use linked::{Side, contents, end, filled, limits, local, narrow, pair, pattern, poll_until, region, remote};
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
-use scatter_ring::link::tcp::{Limits, Revoked, Use};
-use scatter_ring::link::{Failure, GrantId, Operation, Reason};
+use scatter_ring::link::tcp::Limits;
+use scatter_ring::link::{Failure, GrantId, Operation, Reason, Revoked, Transport, Use};
+
 use scatter_ring::region::{Region, Rights, guard};
 use seeded::{Random, cases};
 use std::sync::Arc;
@@ -364,7 +365,7 @@ fn memory_that_is_lost_in_the_middle_fails_its_operation_and_nothing_else() {
             let write = |id, from, to| Operation::Write { id, from, to, acknowledged };
             let writes = [write(1, &small, &to[..1]), write(2, &long, &to[1..2]), write(3, &small, &to[2..])];
             a.link.post(lane, &writes).unwrap();
-            a.link.post(lane, &[Operation::Send { bytes: b"behind" }]).unwrap();
+            a.link.post(lane, &[Operation::Send { bytes: b"behind", names: None }]).unwrap();
             poll_until(&mut a, &mut b, |a, b| a.completed.len() == 3 && b.received.len() == 1);
             let results = [1, 2, 3].map(|id| a.completed[&id]);
             assert_eq!(results, [Ok(()), Err(Failure::Lost), Ok(())], "{left} bytes are left");

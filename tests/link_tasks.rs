@@ -9,8 +9,9 @@ use linked::{Side, contents, end, filled, limits, local, narrow, pair, pattern, 
 use listed::list;
 use ring_abi::Status;
 use rustix::fs::{MemfdFlags, SealFlags};
-use scatter_ring::link::tcp::{Limits, Link, Use};
-use scatter_ring::link::{Operation, Reason};
+use scatter_ring::link::tcp::{Limits, Link};
+use scatter_ring::link::{Operation, Reason, Transport, Use};
+
 use scatter_ring::pack::{ListTask, Way};
 use scatter_ring::region::{Region, Rights};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ fn a_chunk_is_packed_here_and_unpacked_there_on_its_lane() {
         assert_eq!(a.ran.pop().map(|task| (task.id, task.result())), Some((1, Ok(2000))));
         let (from, to) = ([local(&slots, 100, 2000)], [remote(grant, 50, 2000)]);
         let write = Operation::Write { id: lane as u64, from: &from, to: &to, acknowledged: false };
-        a.link.post(lane, &[write, Operation::Send { bytes: b"done" }]).unwrap();
+        a.link.post(lane, &[write, Operation::Send { bytes: b"done", names: None }]).unwrap();
         poll_until(&mut a, &mut b, |a, b| b.received.len() == 1 && a.completed.len() == 1);
         b.link.run(lane, task(2, Way::Unpack, (&landing, 50), &into, &pieces)).unwrap();
         poll_until(&mut a, &mut b, |_, b| !b.ran.is_empty());
@@ -203,7 +204,10 @@ fn a_lane_0_that_has_stopped_takes_no_task() {
     let (source, slots) = (filled(&pattern(BYTES as usize, 2)), region(u64::from(BYTES)));
     a.link.run(0, packing(0, &slots, &source, BYTES)).unwrap();
     drop(b);
-    until(|| a.link.post(0, &[Operation::Send { bytes: b"anybody?" }]).is_err() || a.link.socket().is_none());
+    until(|| {
+        a.link.post(0, &[Operation::Send { bytes: b"anybody?", names: None }]).is_err()
+            || a.link.descriptors()[0].is_none()
+    });
     assert_eq!(a.link.run(0, packing(0, &slots, &source, BYTES)).unwrap_err().id, 0);
     until(|| {
         a.poll();
@@ -232,7 +236,7 @@ fn a_lane_says_when_it_heard_and_when_it_sent() {
     assert_eq!((times(&a), times(&b)), (vec![(0, 0); LANES + 1], vec![(0, 0); LANES + 1]));
     for lane in 0..LANES {
         let before = [(times(&a), a.link.now_ns()), (times(&b), b.link.now_ns())];
-        a.link.post(lane, &[Operation::Send { bytes: b"ping" }]).unwrap();
+        a.link.post(lane, &[Operation::Send { bytes: b"ping", names: None }]).unwrap();
         poll_until(&mut a, &mut b, |_, b| !b.received.is_empty());
         b.received.clear();
         // The receiver may have it before the sender's thread has noted that it was sent.
@@ -256,7 +260,7 @@ fn a_lane_says_whether_the_kernel_has_what_was_posted() {
         let (mut a, mut b) = pair(2, &wide, Some(256 << 10));
         assert!(!a.link.is_sending(lane));
         let message = [1; 60_000];
-        a.link.post(lane, &[Operation::Send { bytes: &message }; 64]).unwrap();
+        a.link.post(lane, &[Operation::Send { bytes: &message, names: None }; 64]).unwrap();
         // Nobody reads: far more than sockets hold.
         for _ in 0..100 {
             a.poll();
@@ -281,7 +285,7 @@ fn a_lane_says_whether_the_kernel_has_what_was_posted() {
             assert!(a.link.is_sending(lane));
             poll_until(&mut a, &mut b, |a, _| a.completed.len() == 1);
         }
-        a.link.post(lane, &[Operation::Send { bytes: &message }; 64]).unwrap();
+        a.link.post(lane, &[Operation::Send { bytes: &message, names: None }; 64]).unwrap();
         end(&mut a, &mut b);
         assert!(!a.link.is_sending(lane), "nothing is sent on a lane that has ended");
     }

@@ -5,11 +5,12 @@ mod seeded;
 
 use linked::wire::{Manner, Wire};
 use linked::{Side, contents, end, filled, limits, local, narrow, pair, pattern, poll_until, region, remote, within};
-use scatter_ring::link::tcp::{Limits, Revoked, Use};
+use scatter_ring::link::tcp::Limits;
 use scatter_ring::link::{
     BadOperation, Failure, GrantId, LocalPiece, MESSAGE_BYTES_MAX, Operation, PIECES_MAX, PostError, Reason,
-    RemotePiece,
+    RemotePiece, Revoked, Transport, Use,
 };
+
 use scatter_ring::region::{Region, Rights};
 use seeded::{Random, cases};
 use std::sync::Arc;
@@ -113,7 +114,7 @@ impl Posted {
                 Operation::Write { id: *id, from, to, acknowledged: *acknowledged }
             }
             Posted::Read(id, from, to) => Operation::Read { id: *id, from, to },
-            Posted::Send(bytes) => Operation::Send { bytes },
+            Posted::Send(bytes) => Operation::Send { bytes, names: None },
         }
     }
 }
@@ -191,7 +192,7 @@ fn play(a: Side, b: Side, wires: &mut [Wire], random: &mut Random, turns: u64) {
         players[me].sent[lane].push(vec![9]);
         linked::until(|| {
             step(&mut sides, wires, random);
-            sides[me].link.post(lane, &[Operation::Send { bytes: &[9] }]).is_ok()
+            sides[me].link.post(lane, &[Operation::Send { bytes: &[9], names: None }]).is_ok()
         });
     }
     linked::until(|| {
@@ -325,7 +326,7 @@ fn a_post_is_refused_in_whole_and_says_why() {
         (Operation::Read { id: 2, from: &eleven, to: &ten }, BadOperation::LengthsDiffer),
         (Operation::Write { id: 2, from: &ten, to: &eleven, acknowledged: true }, BadOperation::LengthsDiffer),
         (Operation::Read { id: 2, from: &huge, to: &slots }, BadOperation::TooLong),
-        (Operation::Send { bytes: &long }, BadOperation::TooLong),
+        (Operation::Send { bytes: &long, names: None }, BadOperation::TooLong),
         (Operation::Read { id: 2, from: &there, to: &read_only }, BadOperation::NoRight),
         (Operation::Write { id: 2, from: &gone, to: &there, acknowledged: true }, BadOperation::RegionGone),
     ] {
@@ -371,7 +372,7 @@ fn a_post_of_sixteen_small_operations_is_one_system_call() {
     let pieces: Vec<_> = (0..15).map(|i| ([local(&from, i * 100, 100)], [remote(grant, i * 100, 100)])).collect();
     let mut operations: Vec<_> =
         (0u64..).zip(&pieces).map(|(id, (from, to))| Operation::Write { id, from, to, acknowledged: false }).collect();
-    operations.push(Operation::Send { bytes: b"done" });
+    operations.push(Operation::Send { bytes: b"done", names: None });
     for round in 1..=3 {
         a.link.post(0, &operations).unwrap();
         assert_eq!(a.link.counters(0).sends, round, "calls for {round} posts");
@@ -426,7 +427,7 @@ fn once_revoked_is_said_nothing_is_written() {
             let acknowledged = random.once_in(2);
             b.link.post(lane, &[Operation::Write { id: i, from: &from, to: &to, acknowledged }]).unwrap();
         }
-        b.link.post(lane, &[Operation::Send { bytes: &[1] }]).unwrap();
+        b.link.post(lane, &[Operation::Send { bytes: &[1], names: None }]).unwrap();
         // When a byte in the middle has come, a call is likely to be moving those behind it.
         let (place, start) = (random.below(chunks * u64::from(CHUNK)), Instant::now());
         let mut byte = [0];
@@ -496,12 +497,12 @@ fn converse(a: &mut Side, b: &mut Side, memory: &[Arc<Region>; 2], grant: GrantI
         .iter()
         .map(|(id, from, to, acknowledged)| Operation::Write { id: *id, from, to, acknowledged: *acknowledged })
         .collect();
-    operations.insert(1, Operation::Send { bytes: b"hello" });
+    operations.insert(1, Operation::Send { bytes: b"hello", names: None });
     let (from, to) = ([remote(grant, 300, 30), remote(grant, 330, 70)], [local(here, 300, 100)]);
     operations.push(Operation::Read { id: 4, from: &from, to: &to });
     a.link.post(0, &operations).unwrap();
     // It may have been cut already.
-    let _ = b.link.post(0, &[Operation::Send { bytes: b"good day" }]);
+    let _ = b.link.post(0, &[Operation::Send { bytes: b"good day", names: None }]);
 }
 
 #[test]
@@ -596,7 +597,7 @@ fn a_sleeping_poller_is_woken_by_the_lanes() {
     let (mut a, mut b) = pair(2, &Limits { spin: Duration::ZERO, ..limits() }, None);
     let mut sleeper = scatter_ring::ring::Sleeper::default();
     for round in 0..scaled(500, 5000) {
-        a.link.post(1, &[Operation::Send { bytes: &round.to_le_bytes() }]).unwrap();
+        a.link.post(1, &[Operation::Send { bytes: &round.to_le_bytes(), names: None }]).unwrap();
         while b.received.is_empty() {
             sleeper.prepare(&b.bell.sleep);
             if !b.link.has_news() {

@@ -7,7 +7,7 @@ use super::notify::{self, Desk as NoticeDesk};
 use super::remote::{News, RemoteConfig, Remotes};
 use super::session::{Clock, Session, Shared, State};
 use super::staged::Stagings;
-use crate::link::tcp::Bell;
+use crate::link::Bell;
 use crate::pack::{PollerBell, Window, Workers};
 use crate::region::copy::RowQueue;
 use crate::region::{ForkGuard, Region};

@@ -1,14 +1,113 @@
 //! Links: memory of another engine, named by grants and moved by operations that complete.
 //!
 //! One side grants pieces of its regions, the other posts operations that name them. A link knows nothing of batches,
-//! plans or chunks, and does not look into the tasks that it has its lanes run. What is here is what every transport has in common, in the words of RDMA verbs: an operation is a work
-//! request, [`tcp::Link::post`] is the doorbell, and an event is a completion.
+//! plans or chunks, and does not look into the tasks that it has its lanes run. What is here is what every transport has
+//! in common, in the words of RDMA verbs: an operation is a work request, [`Transport::post`] is the doorbell, and an event
+//! is a completion.
 
+mod channel;
+mod cores;
+mod grants;
 pub mod tcp;
 
+pub use grants::{GrantError, Grants, Revoked, Use};
+
 use crate::pack::ListTask;
-use crate::region::{Region, Rights};
+use crate::region::{ForkGuard, Region, Rights};
+use crate::sync::AtomicU64;
+use crossbeam_utils::CachePadded;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+/// A connection to another engine: some lanes, each of which carries operations and messages in order. Used by one thread
+/// at a time, the poller; its [`Grants`] may be used by any.
+pub trait Transport: Send {
+    /// What the other side may touch.
+    fn grants(&self) -> &Grants;
+
+    /// Lanes.
+    fn lanes(&self) -> usize;
+
+    /// Starts operations on a lane, in their order: all of them or none. They leave together, by as few doorbells as they
+    /// fit in.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was taken.
+    fn post(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError> {
+        self.queue(lane, operations)?;
+        self.ring(lane);
+        Ok(())
+    }
+
+    /// [`post`](Self::post) without the doorbell: they leave together with what is queued until [`ring`](Self::ring).
+    ///
+    /// # Errors
+    /// As `post`.
+    fn queue(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError>;
+
+    /// The doorbell of a lane: what was queued is begun.
+    fn ring(&mut self, lane: usize);
+
+    /// Has a task run: on the lane's thread, on lane 0 at once. It comes back by [`Event::Ran`], also if the link goes
+    /// down. The tasks of a lane run in their order; what is posted behind them does not wait for them.
+    ///
+    /// # Errors
+    /// The task, if the link is down, there is no such lane, or as many as there may be have not come back from it.
+    fn run(&mut self, lane: usize, task: Box<ListTask>) -> Result<(), Box<ListTask>>;
+
+    /// Operations that a lane has room for.
+    fn room(&self, lane: usize) -> usize;
+
+    /// Moves what can be moved by this thread, without waiting, and says what has happened on all lanes. True: something
+    /// has, and there may be more at once.
+    fn poll(&mut self, event: &mut dyn FnMut(Event<'_>)) -> bool;
+
+    /// True if [`poll`](Self::poll) has something to say that no descriptor shows: to be asked when the poller has
+    /// announced its sleep.
+    fn has_news(&mut self) -> bool;
+
+    /// What shows that there is something to poll, to be waited for edge by edge; the first one also that there is room, if
+    /// it [wants to send](Self::wants_to_send). None once they are closed.
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; DESCRIPTORS];
+
+    /// True if there is something to send that the first of the [descriptors](Self::descriptors) had no room for.
+    fn wants_to_send(&self) -> bool;
+
+    /// Ends the link. Nothing that was posted, here or there, touches memory of this side any more once the link
+    /// [is quiet](Self::is_quiet); poll until then.
+    fn shut_down(&mut self);
+
+    /// True once the link is down, no lane touches anything any more, and everything has been told.
+    fn is_quiet(&self) -> bool;
+
+    /// When something last came by a lane, by [`now_ns`](Self::now_ns); 0 if never.
+    fn lane_heard_ns(&self, lane: usize) -> u64;
+
+    /// When something last left by a lane, by [`now_ns`](Self::now_ns); 0 if never.
+    fn lane_sent_ns(&self, lane: usize) -> u64;
+
+    /// True if some of what was posted to a lane has not left. Answers to the other side do not count. Of a lane with a
+    /// thread it may be said a moment too long.
+    fn is_sending(&self, lane: usize) -> bool;
+
+    /// Nanoseconds since the link was made.
+    fn now_ns(&self) -> u64;
+}
+
+/// Descriptors of a link, at most.
+pub const DESCRIPTORS: usize = 3;
+
+/// How the thread of a lane wakes the poller: the poller's sleep word, and an eventfd that only this process has.
+#[derive(Clone, Debug)]
+pub struct Bell {
+    /// Announced by the poller before it sleeps: see [`Sleeper`](crate::ring::Sleeper). It then asks
+    /// [`Transport::has_news`] once more.
+    pub sleep: Arc<CachePadded<AtomicU64>>,
+    /// Written when the poller sleeps.
+    pub bell: Arc<OwnedFd>,
+    /// A forked child has no threads to wait for.
+    pub fork: Arc<ForkGuard>,
+}
 
 /// Memory that the other side may touch. Never given out twice on a connection: index in the low half, generation in the
 /// high half.
@@ -118,6 +217,8 @@ pub enum Operation<'a> {
     Send {
         /// At most [`MESSAGE_BYTES_MAX`]; copied by the post.
         bytes: &'a [u8],
+        /// A grant that it names for the first time: the other side can use it once it has the message.
+        names: Option<GrantId>,
     },
 }
 
@@ -142,7 +243,7 @@ pub enum Event<'a> {
     Revoked {
         /// The grant.
         grant: GrantId,
-        /// See [`tcp::Revoked::Now`].
+        /// See [`Revoked::Now`].
         spoiled: bool,
     },
     /// A task is back, the only time: it has run, or the lane was down before it began, which its result says.
@@ -232,6 +333,36 @@ pub enum BadOperation {
     #[error("a region is withdrawn or lost")]
     RegionGone,
 }
+
+/// What is wrong with an operation, if anything is.
+fn check(operation: &Operation<'_>) -> Result<(), BadOperation> {
+    let (local, remote, wanted) = match *operation {
+        Operation::Write { from, to, .. } => (from, to, Rights::READ),
+        Operation::Read { from, to, .. } => (to, from, Rights::WRITE),
+        Operation::Send { bytes, .. } if bytes.len() > MESSAGE_BYTES_MAX => return Err(BadOperation::TooLong),
+        Operation::Send { .. } => return Ok(()),
+    };
+    let possible = 1..=PIECES_MAX;
+    if !possible.contains(&local.len()) || !possible.contains(&remote.len()) {
+        return Err(BadOperation::PieceCount);
+    }
+    if local.iter().any(LocalPiece::is_empty) || remote.iter().any(|piece| piece.len == 0) {
+        return Err(BadOperation::EmptyPiece);
+    }
+    let here: u64 = local.iter().map(|piece| u64::from(piece.len())).sum();
+    let there: u64 = remote.iter().map(|piece| u64::from(piece.len)).sum();
+    if here != there {
+        return Err(BadOperation::LengthsDiffer);
+    }
+    if here > OPERATION_BYTES_MAX {
+        return Err(BadOperation::TooLong);
+    }
+    local.iter().find_map(|piece| piece.refusal(wanted)).map_or(Ok(()), Err)
+}
+
+/// What no honest side does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Violation(&'static str);
 
 /// Pieces of an operation on either side.
 pub const PIECES_MAX: usize = 1024;

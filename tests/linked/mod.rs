@@ -9,8 +9,11 @@ pub mod wire;
 use crossbeam_utils::CachePadded;
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
-use scatter_ring::link::tcp::{Bell, Limits, Link};
-use scatter_ring::link::{Event, Failure, GrantId, LocalPiece, Operation, PostError, Reason, RemotePiece};
+use scatter_ring::link::tcp::{Limits, Link};
+use scatter_ring::link::{
+    Bell, Event, Failure, GrantId, LocalPiece, Operation, PostError, Reason, RemotePiece, Transport,
+};
+
 use scatter_ring::pack::ListTask;
 use scatter_ring::region::{ForkGuard, Huge, Region};
 use scatter_ring::sync::AtomicU64;

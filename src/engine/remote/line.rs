@@ -1,8 +1,10 @@
 //! A connection's link, in the words of the protocol: messages, and operations with a message behind them.
 
 use super::RemoteConfig;
-use crate::link::tcp::{Bell, Grants, Limits, Link};
-use crate::link::{BadOperation, Event, LocalPiece, Operation, PostError, RemotePiece};
+use crate::link::tcp::{Limits, Link};
+use crate::link::{
+    BadOperation, Bell, DESCRIPTORS, Event, Grants, LocalPiece, Operation, PostError, RemotePiece, Transport,
+};
 use crate::pack::ListTask;
 use crate::peer::Message;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -11,7 +13,7 @@ use std::io;
 /// A link whose posts are never refused for want of room: its limits are such that every lane has room for all that the
 /// machines of both halves may have under way. Should one be refused nevertheless, the line is shut down.
 pub struct Line {
-    link: Link,
+    link: Box<dyn Transport>,
     grants: Grants,
     /// The message that is being sent.
     message: Vec<u8>,
@@ -34,7 +36,13 @@ impl Line {
         let link = Link::new(sockets, &limits, bell)?;
         let grants = link.grants().clone();
         let reserved = (limits.operations - SPARE) as usize;
-        Ok(Line { link, grants, message: Vec::with_capacity(crate::link::MESSAGE_BYTES_MAX), reserved, queued: 0 })
+        Ok(Line {
+            link: Box::new(link),
+            grants,
+            message: Vec::with_capacity(crate::link::MESSAGE_BYTES_MAX),
+            reserved,
+            queued: 0,
+        })
     }
 
     pub fn lanes(&self) -> usize {
@@ -46,7 +54,7 @@ impl Line {
         self.message.clear();
         message.write(&mut self.message);
         self.queued |= 1 << lane;
-        let posted = self.link.queue(lane, &[Operation::Send { bytes: &self.message }]);
+        let posted = self.link.queue(lane, &[Operation::Send { bytes: &self.message, names: None }]);
         // A message is never bad, but for a defect.
         let _ = self.came_of(posted);
     }
@@ -80,7 +88,7 @@ impl Line {
         };
         self.message.clear();
         then.write(&mut self.message);
-        let posted = self.link.queue(lane, &[write, Operation::Send { bytes: &self.message }]);
+        let posted = self.link.queue(lane, &[write, Operation::Send { bytes: &self.message, names: None }]);
         self.came_of(posted)
     }
 
@@ -139,8 +147,8 @@ impl Line {
         &self.grants
     }
 
-    /// See [`Link::poll`].
-    pub fn poll(&mut self, event: &mut impl FnMut(Event<'_>)) -> bool {
+    /// See [`Transport::poll`].
+    pub fn poll(&mut self, event: &mut dyn FnMut(Event<'_>)) -> bool {
         self.link.poll(event)
     }
 
@@ -148,8 +156,9 @@ impl Line {
         self.link.has_news()
     }
 
-    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.link.socket()
+    /// See [`Transport::descriptors`].
+    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; DESCRIPTORS] {
+        self.link.descriptors()
     }
 
     pub fn wants_to_send(&self) -> bool {
@@ -165,22 +174,22 @@ impl Line {
         self.link.is_quiet()
     }
 
-    /// See [`Link::lane_heard_ns`].
+    /// See [`Transport::lane_heard_ns`].
     pub fn lane_heard_ns(&self, lane: usize) -> u64 {
         self.link.lane_heard_ns(lane)
     }
 
-    /// See [`Link::lane_sent_ns`].
+    /// See [`Transport::lane_sent_ns`].
     pub fn lane_sent_ns(&self, lane: usize) -> u64 {
         self.link.lane_sent_ns(lane)
     }
 
-    /// See [`Link::is_sending`].
+    /// See [`Transport::is_sending`].
     pub fn is_sending(&self, lane: usize) -> bool {
         self.link.is_sending(lane)
     }
 
-    /// The link's clock, that of [`Link::lane_heard_ns`].
+    /// The link's clock, that of [`Transport::lane_heard_ns`].
     pub fn now_ns(&self) -> u64 {
         self.link.now_ns()
     }

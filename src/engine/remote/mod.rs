@@ -25,7 +25,7 @@ pub use region::Remote;
 use super::mail::{Event, Outbox, PeerExport};
 use super::notify::Told;
 use crate::cost::{Chooser, Situation};
-use crate::link::tcp::Bell;
+use crate::link::Bell;
 use crate::peer::Connected;
 use crate::pipeline::BatchId;
 use crate::plan::{Direction, Fault};
@@ -34,7 +34,7 @@ use asking::Zeros;
 use parcel::Parcels;
 use ring_abi::Status;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use seat::{Around, Seat, State};
 use serving::Serving;
 use std::collections::VecDeque;
@@ -201,8 +201,10 @@ impl Remotes {
         let zeros = self.zeros.as_ref()?;
         let seat = Seat::new(connected, &self.config, &self.bell, zeros, &mut self.serving)?;
         // Without this nothing that comes would wake the poller; with it nothing but what comes new does.
-        let added = seat.line.socket().map(|socket| epoll::add(epoll, socket, LANE, EventFlags::IN | EventFlags::ET));
-        if !matches!(added, Some(Ok(()))) {
+        let descriptors = seat.line.descriptors();
+        let add = |fd: &BorrowedFd<'_>| epoll::add(epoll, fd, LANE, EventFlags::IN | EventFlags::ET).is_ok();
+        let is_watched = descriptors[0].is_some() && descriptors.iter().flatten().all(add);
+        if !is_watched {
             self.serving.down(seat.owner);
             self.serving.quiesced(seat.owner);
             return None;
@@ -409,7 +411,8 @@ impl Remotes {
     /// Makes epoll watch for room in the sockets that need it; to be called before a sleep.
     pub fn watch(&mut self, epoll: &OwnedFd) {
         for seat in &mut self.seats {
-            let Some(socket) = seat.line.socket().filter(|_| seat.line.wants_to_send() != seat.watches_room) else {
+            let Some(socket) = seat.line.descriptors()[0].filter(|_| seat.line.wants_to_send() != seat.watches_room)
+            else {
                 continue;
             };
             let room = if seat.watches_room { EventFlags::empty() } else { EventFlags::OUT };

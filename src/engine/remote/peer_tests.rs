@@ -8,8 +8,9 @@ mod violations;
 use super::line;
 use super::{RemoteConfig, Remotes, SeatId};
 use crate::engine::mail::{self, Event, Inbox, Letter, PeerExport};
-use crate::link::tcp::{Bell, Link, Use};
-use crate::link::{self, GrantId, Operation};
+use crate::link::tcp::Link;
+use crate::link::{self, Bell, GrantId, Operation, Transport, Use};
+
 use crate::peer::{Connected, Message};
 use crate::pipeline::{BatchId, ChunkId};
 use crate::plan::Fault;
@@ -267,7 +268,7 @@ impl Peer {
 
     pub fn say_bytes(&mut self, lane: usize, bytes: &[u8]) {
         // A link that is down says nothing.
-        let _ = self.link.post(lane, &[Operation::Send { bytes }]);
+        let _ = self.link.post(lane, &[Operation::Send { bytes, names: None }]);
     }
 
     /// Polls until such a message has come, and takes it.

@@ -11,7 +11,8 @@
 //! in the order of the questions. A header has room for one piece, so that a receiver can ask for a payload, its trailer
 //! and the next header in one call, and never for payload before it knows where that goes.
 
-use super::super::{GrantId, MESSAGE_BYTES_MAX, OPERATION_BYTES_MAX, PIECES_MAX, RemotePiece};
+use super::super::grants::Begun;
+use super::super::{GrantId, MESSAGE_BYTES_MAX, OPERATION_BYTES_MAX, PIECES_MAX, RemotePiece, Violation};
 
 pub(super) const HEADER_BYTES: usize = 48;
 pub(super) const PIECE_BYTES: usize = 24;
@@ -65,6 +66,15 @@ pub(super) enum Status {
 }
 
 impl Status {
+    /// What is said of a question whose pieces were found so.
+    pub fn of(begun: Begun) -> Status {
+        match begun {
+            Begun::Usable { .. } => Status::Good,
+            Begun::Gone => Status::Revoked,
+            Begun::Lost => Status::Lost,
+        }
+    }
+
     fn from_code(code: u32) -> Option<Status> {
         [Status::Good, Status::Lost, Status::Revoked].into_iter().find(|status| *status as u32 == code)
     }
@@ -79,10 +89,6 @@ pub(super) struct Header {
     /// Bytes that the frame is about; of an answer that is not good, 0.
     pub length: u64,
 }
-
-/// A frame that no honest side sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Violation(pub &'static str);
 
 impl Header {
     /// The header's bytes, with a place for the first piece that is 0.

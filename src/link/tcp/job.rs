@@ -1,10 +1,8 @@
 //! A frame of one's own: posted, or the answer to the other side's.
 
-use super::super::{BadOperation, Failure, LocalPiece, MESSAGE_BYTES_MAX, Operation, PIECES_MAX, RemotePiece};
-use super::super::{OPERATION_BYTES_MAX, Reason};
+use super::super::{Failure, LocalPiece, MESSAGE_BYTES_MAX, Operation, PIECES_MAX, Reason, RemotePiece};
 use super::frame::{HEADER_BYTES, Header, Kind, PIECE_BYTES, Status, TRAILER_BYTES, encode_piece};
 use crate::pack::ListTask;
-use crate::region::Rights;
 
 /// Its storage is made once and goes round: filled by a post, sent, given back with the outcome.
 #[derive(Debug)]
@@ -68,13 +66,13 @@ impl Job {
         (self.sent, self.cursor) = (0, Cursor::default());
     }
 
-    /// Becomes an operation that [`check`] has passed. Its number on the wire is filled in when it is begun.
+    /// Becomes an operation that [`check`](super::super::check) has passed. Its number on the wire is filled in when it is begun.
     pub fn post(&mut self, operation: &Operation<'_>) {
         let (kind, local, remote) = match *operation {
             Operation::Write { from, to, acknowledged: false, .. } => (Kind::Write, from, to),
             Operation::Write { from, to, acknowledged: true, .. } => (Kind::WriteAcknowledged, from, to),
             Operation::Read { from, to, .. } => (Kind::Read, to, from),
-            Operation::Send { bytes } => {
+            Operation::Send { bytes, .. } => {
                 self.reset(Kind::Send, 0);
                 self.write_header(0, bytes.len() as u64);
                 self.head.extend_from_slice(bytes);
@@ -174,32 +172,6 @@ impl Cursor {
             *self = Cursor { piece: self.piece + 1, within: 0 };
         }
     }
-}
-
-/// What is wrong with an operation, if anything is.
-pub(super) fn check(operation: &Operation<'_>) -> Result<(), BadOperation> {
-    let (local, remote, wanted) = match *operation {
-        Operation::Write { from, to, .. } => (from, to, Rights::READ),
-        Operation::Read { from, to, .. } => (to, from, Rights::WRITE),
-        Operation::Send { bytes } if bytes.len() > MESSAGE_BYTES_MAX => return Err(BadOperation::TooLong),
-        Operation::Send { .. } => return Ok(()),
-    };
-    let possible = 1..=PIECES_MAX;
-    if !possible.contains(&local.len()) || !possible.contains(&remote.len()) {
-        return Err(BadOperation::PieceCount);
-    }
-    if local.iter().any(LocalPiece::is_empty) || remote.iter().any(|piece| piece.len == 0) {
-        return Err(BadOperation::EmptyPiece);
-    }
-    let here: u64 = local.iter().map(|piece| u64::from(piece.len())).sum();
-    let there: u64 = remote.iter().map(|piece| u64::from(piece.len)).sum();
-    if here != there {
-        return Err(BadOperation::LengthsDiffer);
-    }
-    if here > OPERATION_BYTES_MAX {
-        return Err(BadOperation::TooLong);
-    }
-    local.iter().find_map(|piece| piece.refusal(wanted)).map_or(Ok(()), Err)
 }
 
 /// The bytes of a message on their way to whoever polls.

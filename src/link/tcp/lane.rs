@@ -1,8 +1,7 @@
 //! A lane: one socket, and what is under way on it in both directions. Driven by whoever calls [`Lane::step`], never waits.
 
-use super::super::{GrantId, Reason};
-use super::frame::Violation;
-use super::grants::Grants;
+use super::super::grants::Grants;
+use super::super::{GrantId, Reason, Violation};
 use super::job::{Buffer, Job, News, Order};
 use super::receive::Receiving;
 use super::send::Sending;

@@ -1,9 +1,9 @@
 //! Remote memory operations over TCP sockets: what RDMA does, in software.
 //!
 //! A link is some sockets ("lanes") to one other engine. Each lane carries frames in both directions, in order; lanes are
-//! not ordered among each other. Lane 0 is driven by [`Link::post`] and [`Link::poll`] themselves and is for what is small;
+//! not ordered among each other. Lane 0 is driven by [`post`](Transport::post) and [`poll`](Transport::poll) themselves and is for what is small;
 //! every other lane has a thread of its own on either side, which also packs and unpacks what it sends and what has come
-//! ([`Link::run`]). Payload goes from memory to the socket and from the socket to memory with no copy in between.
+//! ([`run`](Transport::run)). Payload goes from memory to the socket and from the socket to memory with no copy in between.
 //!
 //! ```text
 //! post ──▶ lane 0: sendmsg ─────────────────▶ socket ──▶ recvmsg :lane 0 ──▶ poll
@@ -18,10 +18,7 @@
 //! That an operation has completed without having been acknowledged says that its source may be reused, and no more. What
 //! the kernels hold when a link ends may still arrive at the other side until that ends the link too.
 
-mod channel;
-mod cores;
 mod frame;
-mod grants;
 mod job;
 mod lane;
 mod port;
@@ -30,13 +27,10 @@ mod send;
 mod socket;
 mod thread;
 
-pub use grants::{GrantError, Grants, Revoked, Use};
-
-use super::{Event, Operation, PostError, Reason};
+use super::{Bell, DESCRIPTORS, Event, Grants, Operation, PostError, Reason, Transport, check};
 use crate::pack::ListTask;
 use crate::region::ForkGuard;
 use crate::sync::{AtomicU64, Ordering};
-use crossbeam_utils::CachePadded;
 use job::{News, Order};
 use lane::Lane;
 use port::{Driver, Port};
@@ -85,18 +79,6 @@ impl Default for Limits {
             spin: Duration::from_micros(100),
         }
     }
-}
-
-/// How the thread of a lane wakes the poller: the poller's sleep word, and an eventfd that only this process has.
-#[derive(Clone, Debug)]
-pub struct Bell {
-    /// Announced by the poller before it sleeps: see [`Sleeper`](crate::ring::Sleeper). It then asks
-    /// [`Link::has_news`] once more.
-    pub sleep: Arc<CachePadded<AtomicU64>>,
-    /// Written when the poller sleeps.
-    pub bell: Arc<OwnedFd>,
-    /// A forked child has no threads to wait for.
-    pub fork: Arc<ForkGuard>,
 }
 
 /// What a lane has done so far.
@@ -154,154 +136,10 @@ impl Link {
         Ok(link)
     }
 
-    /// What the other side may touch.
-    #[must_use]
-    pub fn grants(&self) -> &Grants {
-        &self.grants
-    }
-
-    /// Lanes.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.ports.len()
-    }
-
-    /// Starts operations on a lane, in their order: all of them or none. They leave together, in as few system calls as
-    /// they fit in.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing was taken.
-    pub fn post(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError> {
-        self.queue(lane, operations)?;
-        self.ring(lane);
-        Ok(())
-    }
-
-    /// [`post`](Self::post) without the doorbell: they leave together with what is queued until [`ring`](Self::ring).
-    ///
-    /// # Errors
-    /// As `post`.
-    pub fn queue(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError> {
-        if self.is_down {
-            return Err(PostError::Down);
-        }
-        let port = self.ports.get_mut(lane).ok_or(PostError::NoLane)?;
-        for (index, operation) in operations.iter().enumerate() {
-            job::check(operation).map_err(|why| PostError::Bad { index, why })?;
-        }
-        if port.room() < operations.len() {
-            return Err(PostError::Full);
-        }
-        operations.iter().for_each(|operation| port.post(operation));
-        Ok(())
-    }
-
-    /// The doorbell of a lane: what was queued is begun.
-    pub fn ring(&mut self, lane: usize) {
-        self.ports.get_mut(lane).into_iter().for_each(Port::ring);
-    }
-
-    /// Has a task run: on the lane's thread, on lane 0 at once. It comes back by [`Event::Ran`], also if the link goes
-    /// down. The tasks of a lane run in their order; what is posted behind them does not wait for them, and between two of
-    /// them the lane sends and receives.
-    ///
-    /// # Errors
-    /// The task, if the link is down, there is no such lane, or as many as [`Limits::tasks`] have not come back from it.
-    pub fn run(&mut self, lane: usize, task: Box<ListTask>) -> Result<(), Box<ListTask>> {
-        match self.ports.get_mut(lane) {
-            Some(port) if !self.is_down => port.run(task),
-            _ => Err(task),
-        }
-    }
-
-    /// Operations that a lane has room for.
-    #[must_use]
-    pub fn room(&self, lane: usize) -> usize {
-        self.ports.get(lane).map_or(0, Port::room)
-    }
-
-    /// Moves what can be moved on lane 0, without waiting, and says what has happened on all lanes. True: something has,
-    /// and there may be more at once.
-    pub fn poll(&mut self, event: &mut impl FnMut(Event<'_>)) -> bool {
-        self.tell_down(event);
-        let mut moved = false;
-        for lane in 0..self.ports.len() {
-            moved |= self.poll_lane(lane, event);
-        }
-        while let Some((grant, spoiled)) = self.grants.take_ended() {
-            event(Event::Revoked { grant, spoiled });
-            moved = true;
-        }
-        moved
-    }
-
-    /// True if [`poll`](Self::poll) has something to say that no descriptor shows: to be asked when the poller has
-    /// announced its sleep.
-    pub fn has_news(&mut self) -> bool {
-        let threads = self.ports.iter_mut().any(|port| match &mut port.driver {
-            Driver::Thread(thread) => !thread.news.is_empty() || thread.is_finished(),
-            Driver::Here(lane) => !lane.news.is_empty(),
-            Driver::Ended => false,
-        });
-        threads || self.grants.has_ended() || self.untold.is_some()
-    }
-
-    /// Lane 0's socket, to wait for what can be received, and for room if it [wants to send](Self::wants_to_send). `None`
-    /// once it is closed.
-    #[must_use]
-    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.here().and_then(Lane::socket)
-    }
-
-    /// True if lane 0 has something to send that the socket had no room for.
-    #[must_use]
-    pub fn wants_to_send(&self) -> bool {
-        self.here().is_some_and(|lane| lane.sending.is_full())
-    }
-
-    /// Ends the link. Nothing that was posted, here or there, touches memory of this side any more once the link
-    /// [is quiet](Self::is_quiet); poll until then.
-    pub fn shut_down(&mut self) {
-        self.go_down(Reason::ShutDown);
-    }
-
-    /// True once the link is down, no lane touches anything any more, and everything has been told.
-    #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        let ended = self.ports.iter().all(|port| matches!(port.driver, Driver::Ended));
-        ended && self.untold.is_none() && !self.grants.has_ended()
-    }
-
     /// When bytes last came by any lane, by [`now_ns`](Self::now_ns). For a heartbeat to be built on.
     #[must_use]
     pub fn last_heard_ns(&self) -> u64 {
         self.ports.iter().map(|port| port.counters.heard_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
-    }
-
-    /// When bytes last came by a lane, by [`now_ns`](Self::now_ns); 0 if never.
-    #[must_use]
-    pub fn lane_heard_ns(&self, lane: usize) -> u64 {
-        self.ports.get(lane).map_or(0, |port| port.counters.heard_ns.load(Ordering::Relaxed))
-    }
-
-    /// When the kernel last took bytes for a lane, by [`now_ns`](Self::now_ns); 0 if never.
-    #[must_use]
-    pub fn lane_sent_ns(&self, lane: usize) -> u64 {
-        self.ports.get(lane).map_or(0, |port| port.counters.spoke_ns.load(Ordering::Relaxed))
-    }
-
-    /// True if some of what was posted to a lane is not with the kernel: the lane has not come to it, the socket has no
-    /// room, or the other side owes as many answers as there can be. Answers to the other side do not count. Of a lane
-    /// with a thread it may be said a moment too long.
-    #[must_use]
-    pub fn is_sending(&self, lane: usize) -> bool {
-        self.ports.get(lane).is_some_and(Port::is_sending)
-    }
-
-    /// Nanoseconds since the link was made.
-    #[must_use]
-    pub fn now_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
     }
 
     /// What a lane has done so far.
@@ -322,7 +160,7 @@ impl Link {
         }
     }
 
-    fn poll_lane(&mut self, lane: usize, event: &mut impl FnMut(Event<'_>)) -> bool {
+    fn poll_lane(&mut self, lane: usize, event: &mut dyn FnMut(Event<'_>)) -> bool {
         let mut moved = false;
         let mut was_finished = false;
         match &mut self.ports[lane].driver {
@@ -367,8 +205,104 @@ impl Link {
         }
     }
 
-    fn tell_down(&mut self, event: &mut impl FnMut(Event<'_>)) {
+    fn tell_down(&mut self, event: &mut dyn FnMut(Event<'_>)) {
         self.untold.take().into_iter().for_each(|reason| event(Event::Down(reason)));
+    }
+}
+
+impl Transport for Link {
+    fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
+    fn lanes(&self) -> usize {
+        self.ports.len()
+    }
+
+    fn queue(&mut self, lane: usize, operations: &[Operation<'_>]) -> Result<(), PostError> {
+        if self.is_down {
+            return Err(PostError::Down);
+        }
+        let port = self.ports.get_mut(lane).ok_or(PostError::NoLane)?;
+        for (index, operation) in operations.iter().enumerate() {
+            check(operation).map_err(|why| PostError::Bad { index, why })?;
+        }
+        if port.room() < operations.len() {
+            return Err(PostError::Full);
+        }
+        operations.iter().for_each(|operation| port.post(operation));
+        Ok(())
+    }
+
+    fn ring(&mut self, lane: usize) {
+        self.ports.get_mut(lane).into_iter().for_each(Port::ring);
+    }
+
+    fn run(&mut self, lane: usize, task: Box<ListTask>) -> Result<(), Box<ListTask>> {
+        match self.ports.get_mut(lane) {
+            Some(port) if !self.is_down => port.run(task),
+            _ => Err(task),
+        }
+    }
+
+    fn room(&self, lane: usize) -> usize {
+        self.ports.get(lane).map_or(0, Port::room)
+    }
+
+    fn poll(&mut self, event: &mut dyn FnMut(Event<'_>)) -> bool {
+        self.tell_down(event);
+        let mut moved = false;
+        for lane in 0..self.ports.len() {
+            moved |= self.poll_lane(lane, event);
+        }
+        while let Some((grant, spoiled)) = self.grants.take_ended() {
+            event(Event::Revoked { grant, spoiled });
+            moved = true;
+        }
+        moved
+    }
+
+    fn has_news(&mut self) -> bool {
+        let threads = self.ports.iter_mut().any(|port| match &mut port.driver {
+            Driver::Thread(thread) => !thread.news.is_empty() || thread.is_finished(),
+            Driver::Here(lane) => !lane.news.is_empty(),
+            Driver::Ended => false,
+        });
+        threads || self.grants.has_ended() || self.untold.is_some()
+    }
+
+    /// Lane 0's socket.
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; DESCRIPTORS] {
+        [self.here().and_then(Lane::socket), None, None]
+    }
+
+    fn wants_to_send(&self) -> bool {
+        self.here().is_some_and(|lane| lane.sending.is_full())
+    }
+
+    fn shut_down(&mut self) {
+        self.go_down(Reason::ShutDown);
+    }
+
+    fn is_quiet(&self) -> bool {
+        let ended = self.ports.iter().all(|port| matches!(port.driver, Driver::Ended));
+        ended && self.untold.is_none() && !self.grants.has_ended()
+    }
+
+    fn lane_heard_ns(&self, lane: usize) -> u64 {
+        self.ports.get(lane).map_or(0, |port| port.counters.heard_ns.load(Ordering::Relaxed))
+    }
+
+    fn lane_sent_ns(&self, lane: usize) -> u64 {
+        self.ports.get(lane).map_or(0, |port| port.counters.spoke_ns.load(Ordering::Relaxed))
+    }
+
+    fn is_sending(&self, lane: usize) -> bool {
+        self.ports.get(lane).is_some_and(Port::is_sending)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
     }
 }
 

@@ -108,7 +108,7 @@ impl Port {
         Ok(())
     }
 
-    pub fn ran(&mut self, task: Box<ListTask>, event: &mut impl FnMut(Event<'_>)) {
+    pub fn ran(&mut self, task: Box<ListTask>, event: &mut dyn FnMut(Event<'_>)) {
         self.task_room += 1;
         event(Event::Ran(task));
     }
@@ -121,7 +121,7 @@ impl Port {
         }
     }
 
-    pub fn done(&mut self, job: Box<Job>, result: Result<(), Failure>, event: &mut impl FnMut(Event<'_>)) {
+    pub fn done(&mut self, job: Box<Job>, result: Result<(), Failure>, event: &mut dyn FnMut(Event<'_>)) {
         let held = std::mem::replace(&mut self.held[job.number as usize], Held::Nothing);
         self.free.push(job);
         if let Held::Operation(id) = held {
@@ -130,7 +130,7 @@ impl Port {
     }
 
     /// The lane has stopped. What it has not done it never will.
-    pub fn end(&mut self, event: &mut impl FnMut(Event<'_>)) {
+    pub fn end(&mut self, event: &mut dyn FnMut(Event<'_>)) {
         if let Driver::Thread(thread) = std::mem::replace(&mut self.driver, Driver::Ended)
             && let Some(mut unseen) = thread.join()
         {

@@ -1,9 +1,9 @@
 //! The sending half of a lane.
 
+use super::super::grants::{Begun, Grants};
 use super::super::{GrantId, Reason, RemotePiece};
 use super::Limits;
 use super::frame::{Kind, Status, encode_trailer};
-use super::grants::{Begun, Grants};
 use super::job::Job;
 use super::lane::Lane;
 use super::socket::{Socket, Vectors};
@@ -136,7 +136,7 @@ impl Lane {
             // It may have waited for a while.
             match self.grants.still(&job.granted) {
                 Begun::Usable { may_be_lost } => job.may_be_lost = may_be_lost,
-                gone => job.status = gone.status(),
+                gone => job.status = Status::of(gone),
             }
         }
         if job.kind.is_answer() {

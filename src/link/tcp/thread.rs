@@ -1,10 +1,11 @@
 //! A lane with a thread of its own, fed and answering by rings on the heap.
 
-use super::channel::{Receiver, Sender, channel};
-use super::cores::take_share;
+use super::super::Bell;
+use super::super::channel::{Receiver, Sender, channel};
+use super::super::cores::take_share;
+use super::Limits;
 use super::job::{News, Order};
 use super::lane::Lane;
-use super::{Bell, Limits};
 use crate::ring::{Sleeper, Waker};
 use crate::sync::AtomicU64;
 use crossbeam_utils::CachePadded;
@@ -184,9 +185,11 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Operation;
+    use super::super::super::grants::Grants;
+    use super::super::Counters;
     use super::super::job::Job;
     use super::super::socket::Socket;
-    use super::super::{Counters, Grants, Operation};
     use super::*;
     use crate::pack::{ListTask, Way};
     use crate::region::{ForkGuard, Huge, Region};
@@ -237,7 +240,7 @@ mod tests {
         };
         assert_eq!(turn(&mut worker), ["ran 0"]);
         let mut job = Job::for_posts(0);
-        job.post(&Operation::Send { bytes: b"now" });
+        job.post(&Operation::Send { bytes: b"now", names: None });
         assert!(give.put(Order::Post(job)).is_ok());
         give.publish();
         assert_eq!(turn(&mut worker), ["sent", "ran 1"]);

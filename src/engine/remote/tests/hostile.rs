@@ -6,7 +6,7 @@ use super::{News, PartId, Times, World, contents, sockets};
 use crate::engine::mail::Event;
 use crate::engine::remote::peer_tests::{Engine, Heard, Peer, SLOT_BYTES, config, region};
 use crate::engine::remote::{RemoteConfig, State};
-use crate::link::{GrantId, LocalPiece, Operation, RemotePiece};
+use crate::link::{GrantId, LocalPiece, Operation, RemotePiece, Transport};
 use crate::peer::Message;
 use crate::pipeline::{BatchId, ChunkId};
 use crate::plan::{Direction, Fault};
@@ -61,7 +61,7 @@ impl Scene {
         engine.remotes.open(peer.seat, 1, "theirs", Rights::READ_WRITE);
         peer.next(&mut engine, |message| matches!(message, Message::Open { .. }));
         let theirs = region(there as u64);
-        let grant = peer.link.grants().grant(theirs, 0, there as u64, Rights::READ_WRITE, crate::link::tcp::Use::Many);
+        let grant = peer.link.grants().grant(theirs, 0, there as u64, Rights::READ_WRITE, crate::link::Use::Many);
         let (grant, bytes) = (grant.unwrap().0, there as u64);
         peer.say(0, &Message::Opened { request: 1, status: Status::OK, number: 1, grant, bytes, text: "" });
         assert!(matches!(engine.event(&mut [&mut peer]), Event::RemoteOpened { answer: Ok(_), .. }));

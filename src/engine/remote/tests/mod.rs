@@ -10,7 +10,7 @@ mod seeded;
 use super::peer_tests::{bell, region};
 use super::{News, PartId, Remote, RemoteConfig, Remotes, SeatId, Times};
 use crate::engine::mail::{self, Event, Inbox, Letter, PeerExport};
-use crate::link::tcp::Bell;
+use crate::link::Bell;
 use crate::peer::Connected;
 use crate::region::{Region, Rights};
 use crate::ring::Sleeper;

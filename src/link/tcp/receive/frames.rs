@@ -1,7 +1,7 @@
 //! What a lane does with frames as they become complete.
 
-use super::super::super::{Failure, Reason};
-use super::super::frame::{HEADER_BYTES, Header, Kind, PIECE_BYTES, Status, TRAILER_BYTES, Violation};
+use super::super::super::{Failure, Reason, Violation};
+use super::super::frame::{HEADER_BYTES, Header, Kind, PIECE_BYTES, Status, TRAILER_BYTES};
 use super::super::frame::{decode_pieces, decode_trailer};
 use super::super::job::Job;
 use super::super::lane::Lane;
@@ -63,7 +63,7 @@ impl Lane {
 
     fn open_write(&mut self) -> Result<(), Violation> {
         let receiving = &mut self.receiving;
-        receiving.status = self.grants.begin(&receiving.pieces, Rights::WRITE)?.status();
+        receiving.status = Status::of(self.grants.begin(&receiving.pieces, Rights::WRITE)?);
         let usable = receiving.status == Status::Good;
         receiving.expect(if usable { Sink::Grants } else { Sink::Scratch });
         Ok(())
@@ -71,7 +71,7 @@ impl Lane {
 
     fn open_read(&mut self) -> Result<(), Violation> {
         let receiving = &mut self.receiving;
-        let status = self.grants.begin(&receiving.pieces, Rights::READ)?.status();
+        let status = Status::of(self.grants.begin(&receiving.pieces, Rights::READ)?);
         if let Some(mut answer) = receiving.reserved.take() {
             answer.answer(Kind::Reply, receiving.frame.id);
             answer.granted.extend_from_slice(&receiving.pieces);

@@ -3,8 +3,7 @@
 //! A grant is in use only for the length of one system call: a lane pins the grants that a call names, makes the call, and
 //! unpins them. So a peer that stops in the middle of a payload holds no memory, and a revocation waits for one call.
 
-use super::super::{GrantId, RemotePiece};
-use super::frame::{Status, Violation};
+use super::{GrantId, RemotePiece, Violation};
 use crate::region::{Region, Rights};
 use crate::sync::{AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -82,7 +81,7 @@ pub enum Revoked {
         /// an operation that writes to it was not carried out to its end.
         spoiled: bool,
     },
-    /// A call is moving bytes of it: [`Event::Revoked`](super::super::Event::Revoked) will say when it is over.
+    /// A call is moving bytes of it: [`Event::Revoked`](super::Event::Revoked) will say when it is over.
     Later,
 }
 
@@ -118,16 +117,6 @@ pub(super) enum Begun {
     Gone,
     /// The region of one is lost.
     Lost,
-}
-
-impl Begun {
-    pub fn status(self) -> Status {
-        match self {
-            Begun::Usable { .. } => Status::Good,
-            Begun::Gone => Status::Revoked,
-            Begun::Lost => Status::Lost,
-        }
-    }
 }
 
 impl Grants {
