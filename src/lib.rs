@@ -60,6 +60,10 @@ pub mod sim;
 mod stats;
 #[doc(hidden)]
 pub mod sync;
+// Public for its tests, which bring devices of their own. Not part of the interface.
+#[cfg(not(scatter_ring_loom))]
+#[doc(hidden)]
+pub mod verbs;
 
 /// The README's programs, compiled and run.
 #[cfg(all(doctest, not(scatter_ring_loom)))]
