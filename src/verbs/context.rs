@@ -1,4 +1,17 @@
 //! An opened device: its limits, ports, GIDs and events.
+//!
+//! ```no_run
+//! # use scatter_ring::verbs::{Context, Library, PortState};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let library = Library::load()?;
+//! for device in library.devices()? {
+//!     let context = Context::open(&library, &device.name)?;
+//!     for port in 1..=context.limits().ports {
+//!         println!("{} port {port}: {}", context.name(), context.port(port)?.state);
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
 
 use super::abi::{self, ibv_async_event, ibv_context, ibv_device_attr, ibv_gid_entry, ibv_port_attr};
 use super::error::VerbsError;
@@ -346,7 +359,7 @@ impl DeviceLimits {
     }
 }
 
-fn device_of(context: NonNull<ibv_context>) -> (String, Transport) {
+pub(super) fn device_of(context: NonNull<ibv_context>) -> (String, Transport) {
     // SAFETY: an open context names a device that stays with it, whose name ends with 0.
     unsafe {
         let device = (*context.as_ptr()).device;

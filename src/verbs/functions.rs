@@ -19,6 +19,7 @@ macro_rules! functions {
      optional { $($(#[$optional_doc:meta])* $optional:ident: fn($($oa:ty),*) $(-> $or:ty)?;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
+        #[allow(missing_docs)] // The manual pages are the documentation.
         pub struct $table {
             $($(#[$field_doc])* pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             $($(#[$optional_doc])* pub $optional: Option<unsafe extern "C" fn($($oa),*) $(-> $or)?>,)*
@@ -45,51 +46,29 @@ macro_rules! functions {
 functions! {
     /// What is used of libibverbs. The manual page of each function describes it.
     VerbsFunctions {
-        /// -
         ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
-        /// -
         ibv_free_device_list: fn(*mut *mut ibv_device);
-        /// -
         ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
-        /// -
         ibv_close_device: fn(*mut ibv_context) -> c_int;
-        /// -
         ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
         /// Through its symbol it fills all but the last four bytes.
         ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
-        /// -
         ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
-        /// -
         ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
-        /// -
         ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
-        /// -
         ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, size_t, c_int) -> *mut ibv_mr;
-        /// -
         ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
-        /// -
         ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
-        /// -
         ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
-        /// -
         ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
-        /// -
         ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
-        /// -
         ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
-        /// -
         ibv_ack_cq_events: fn(*mut ibv_cq, u32);
-        /// -
         ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
-        /// -
         ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
-        /// -
         ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
-        /// -
         ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
-        /// -
         ibv_ack_async_event: fn(*mut ibv_async_event);
-        /// -
         ibv_fork_init: fn() -> c_int;
     }
     optional {
@@ -99,47 +78,28 @@ functions! {
 }
 
 functions! {
-    /// What is used of librdmacm.
+    /// What is used of librdmacm; likewise.
     CmFunctions {
-        /// -
         rdma_get_devices: fn(*mut c_int) -> *mut *mut ibv_context;
-        /// -
         rdma_free_devices: fn(*mut *mut ibv_context);
-        /// -
         rdma_create_event_channel: fn() -> *mut rdma_event_channel;
-        /// -
         rdma_destroy_event_channel: fn(*mut rdma_event_channel);
-        /// -
         rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, u32) -> c_int;
-        /// -
         rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
-        /// -
         rdma_resolve_addr: fn(*mut rdma_cm_id, *mut sockaddr, *mut sockaddr, c_int) -> c_int;
-        /// -
         rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
-        /// -
         rdma_bind_addr: fn(*mut rdma_cm_id, *mut sockaddr) -> c_int;
-        /// -
         rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
-        /// -
         rdma_get_src_port: fn(*mut rdma_cm_id) -> u16;
-        /// -
         rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
-        /// -
         rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
-        /// -
         rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
-        /// -
         rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
-        /// -
         rdma_create_qp: fn(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
-        /// -
         rdma_destroy_qp: fn(*mut rdma_cm_id);
-        /// -
         rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, size_t) -> c_int;
-        /// -
+        rdma_migrate_id: fn(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
         rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
-        /// -
         rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
     }
     optional {}

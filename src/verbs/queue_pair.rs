@@ -288,8 +288,8 @@ impl Drop for QueuePair {
         }
         match &self.id {
             Some(id) => id.destroy_queue_pair(),
-            // SAFETY: it was made by this library, and nobody uses it after this.
             None => {
+                // SAFETY: it was made by this library, and nobody uses it after this.
                 unsafe { (self.library().verbs().ibv_destroy_qp)(self.raw()) };
             }
         }
