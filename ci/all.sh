@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Installs what the tests need beyond a Rust toolchain and a C compiler (valgrind), then runs every check.
+# Installs what the tests need beyond a Rust toolchain and a C compiler (valgrind, the headers of libibverbs and
+# librdmacm), then runs every check.
 # What cannot be run on this machine is listed at the end, and is not counted as passed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if ! command -v valgrind >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-    apt-get update -q && apt-get install -q -y --no-install-recommends valgrind
+has_all() {
+    command -v valgrind && [ -e /usr/include/infiniband/verbs.h ] && [ -e /usr/include/rdma/rdma_cma.h ]
+}
+if ! has_all >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    apt-get update -q && apt-get install -q -y --no-install-recommends valgrind libibverbs-dev librdmacm-dev
 fi
 
 not_run=()

@@ -10,6 +10,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ring", &["sync"]),
     // What `region`'s signal handler looks through; a module of its own so that loom can explore it.
     ("mappings", &["sync"]),
+    // RDMA: the binding to its libraries.
+    ("verbs", &[]),
     ("region", &["sync", "mappings"]),
     // `sync` for the orderings of the words that it hands to the ring.
     ("attach", &["ring", "region", "sync"]),
@@ -96,6 +98,17 @@ const UNSAFE: &[(&str, usize)] = &[
     ("region/guard.rs", 7),
     ("region/memory.rs", 6),
     ("region/pages.rs", 11),
+    // Foreign functions, and the structures that they fill. Nearly every call is one, with a reason of its own.
+    ("verbs/abi.rs", 4),
+    ("verbs/cm.rs", 33),
+    ("verbs/completion.rs", 14),
+    ("verbs/context.rs", 22),
+    ("verbs/functions.rs", 5),
+    ("verbs/library.rs", 11),
+    ("verbs/memory.rs", 10),
+    ("verbs/post.rs", 4),
+    ("verbs/process.rs", 1),
+    ("verbs/queue_pair.rs", 11),
 ];
 
 /// Files besides `sync.rs` that name atomics. None of them is part of the lock-free protocol that loom explores.
@@ -106,6 +119,7 @@ const ATOMICS: &[(&str, &str)] = &[
     ("client/memory.rs", "counters: how many batches use a region"),
     ("client/produce.rs", "counters: how many batches use a region"),
     ("client/session.rs", "a flag: the session is over"),
+    ("verbs/process.rs", "a number: which process this is"),
 ];
 
 /// Ways to make a Rust reference or slice of memory that others write: any of them inside an unsafe block.
