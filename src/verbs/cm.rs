@@ -223,6 +223,12 @@ impl CmId {
         CmKey(self.raw.as_ptr().addr())
     }
 
+    /// Where its events come.
+    #[must_use]
+    pub fn channel(&self) -> &Arc<EventChannel> {
+        &self.channel
+    }
+
     /// Gives it an own address. With port 0 the kernel chooses one; see [`port`](CmId::port).
     ///
     /// # Errors
@@ -346,8 +352,9 @@ impl CmId {
         self.checked("rdma_reject", |cm, id| unsafe { (cm.rdma_reject)(id, data, bytes) })
     }
 
-    /// Ends the connection: the queue pair goes to the error state, and both ends see
-    /// [`DISCONNECTED`](CmEventKind::DISCONNECTED).
+    /// Ends the connection: the own queue pair goes to the error state, and both ends see
+    /// [`DISCONNECTED`](CmEventKind::DISCONNECTED). Not all devices stop the peer's queue pair: who gets that event calls
+    /// this too, or [`to_error`](QueuePair::to_error).
     ///
     /// # Errors
     /// What the library says.
