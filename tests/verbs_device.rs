@@ -391,6 +391,14 @@ fn connected(
     (a, b, [id, accepted])
 }
 
+/// The device as a library of before rdma-core 33 shows it.
+fn old_context(library: &Library, device: &str) -> Arc<Context> {
+    let mut functions = library.functions();
+    functions.verbs._ibv_query_gid_ex = None;
+    // SAFETY: the functions of the library, without one that older ones do not have.
+    Context::open(&unsafe { Library::from_functions(functions) }, device).unwrap()
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn every_device_opens_and_says_what_it_can() {
@@ -407,6 +415,7 @@ fn every_device_opens_and_says_what_it_can() {
         let gids = context.gids(1).unwrap();
         println!("{} {} {limits:?} {port:?} {gids:?}", device.name, device.transport);
         assert!(!gids.is_empty());
+        assert_eq!(old_context(&library, &device.name).gids(1).unwrap(), gids);
         assert!(context.needs_cm() || gids.iter().any(|gid| gid.kind == GidType::ROCE_V2));
         // Whatever happened so far, it ends.
         while let Some(event) = context.next_event().unwrap() {

@@ -62,6 +62,13 @@ impl Library {
         Arc::new(Library { functions, process: Process::current() })
     }
 
+    /// Its functions, for tests that replace some of them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn functions(&self) -> Functions {
+        self.functions
+    }
+
     /// The devices of this machine; never an empty list.
     ///
     /// # Errors
