@@ -23,6 +23,7 @@ enum Command {
     Explain(command::explain::Args),
     Regret(command::regret::Args),
     Key(command::key::Args),
+    Devices(command::devices::Args),
     /// The process that has the table, of `demo` and `bench`.
     #[command(hide = true)]
     Owner(command::owner::Args),
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Some(Command::Explain(args)) => command::explain::run(&args),
         Some(Command::Regret(args)) => command::regret::run(&args),
         Some(Command::Key(args)) => command::key::run(&args),
+        Some(Command::Devices(args)) => command::devices::run(&args),
         Some(Command::Owner(args)) => command::owner::run(&args),
         Some(Command::DemoClient(args)) => command::demo_client::run(&args),
     };

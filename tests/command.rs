@@ -214,10 +214,29 @@ fn without_a_subcommand_it_explains_itself() {
     let help = text(&help.stdout);
     assert!(help.contains("serve") && help.contains("demo") && help.contains("bench") && help.contains("Examples:"));
     assert!(!help.contains("owner"), "{help}");
-    for subcommand in ["serve", "read", "demo", "bench", "regret"] {
+    for subcommand in ["serve", "read", "demo", "bench", "regret", "devices"] {
         assert!(text(&output(&[subcommand, "--help"]).stdout).contains("Examples:"));
     }
     assert_eq!(text(&output(&["--version"]).stdout), format!("scatter-ring {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// With RDMA or without it: rows, or one line that says what is lacking.
+#[test]
+fn devices_are_shown_and_none_is_no_failure() {
+    let (people, programs) = (output(&["devices"]), output(&["devices", "--json"]));
+    assert!(people.status.success() && programs.status.success(), "{}", text(&programs.stderr));
+    let shown = text(&people.stdout);
+    if shown.starts_with("no RDMA: ") {
+        assert_eq!((shown.lines().count(), programs.stdout.len()), (1, 0));
+        assert_eq!(text(&programs.stderr), format!("scatter-ring: {shown}"));
+        return;
+    }
+    let ports: Vec<Value> = text(&programs.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!ports.is_empty());
+    for port in ports {
+        assert!(shown.contains(port["device"].as_str().unwrap()), "{shown}");
+        assert!(port["max_requests"].as_u64().unwrap() > 0 && port["gids"].is_array());
+    }
 }
 
 /// A demo whose temporary files go to a directory of the test.

@@ -4,6 +4,7 @@ pub mod bench;
 mod chart;
 pub mod demo;
 pub mod demo_client;
+pub mod devices;
 pub mod explain;
 mod file;
 pub mod key;
