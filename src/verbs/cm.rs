@@ -324,6 +324,9 @@ impl CmId {
 
     /// Asks the peer for a connection: [`ESTABLISHED`](CmEventKind::ESTABLISHED) comes, or an event that says why not.
     ///
+    /// iWARP drivers may wait here for the peer's host, as long as TCP does. Nothing else can be done with the channel in
+    /// that time, so it should have one of its own, and a thread that may wait.
+    ///
     /// # Errors
     /// What the library says. On some devices this is how a refusal shows.
     pub fn connect(&self, settings: &ConnectSettings<'_>) -> Result<(), VerbsError> {

@@ -7,6 +7,7 @@ use super::process::Process;
 use super::values::Transport;
 use std::ffi::CStr;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// The functions of libibverbs and librdmacm. They are never unloaded.
@@ -43,9 +44,9 @@ impl Library {
         let too_old = |library| move |function| NoRdma::TooOld { library, function };
         let loaded = open(verbs).ok_or(NoRdma::NotInstalled { library: verbs })?;
         // SAFETY: what has this name has these functions, and it is not unloaded.
-        let verbs = unsafe { VerbsFunctions::of(loaded) }.map_err(too_old(verbs))?;
+        let verbs = unsafe { VerbsFunctions::of(&loaded) }.map_err(too_old(verbs))?;
         // SAFETY: likewise.
-        let cm = open(cm).map(|loaded| unsafe { CmFunctions::of(loaded) }.map_err(too_old(cm))).transpose()?;
+        let cm = open(cm).map(|loaded| unsafe { CmFunctions::of(&loaded) }.map_err(too_old(cm))).transpose()?;
         // SAFETY: these are the functions of the libraries.
         let library = unsafe { Library::from_functions(Functions { verbs, cm }) };
         // SAFETY: it may be called at any time, and says so if it was too late.
@@ -155,10 +156,9 @@ impl Drop for DeviceList<'_> {
 }
 
 /// Loads a library and never unloads it.
-fn open(name: &str) -> Option<&'static libloading::Library> {
+fn open(name: &str) -> Option<ManuallyDrop<libloading::Library>> {
     // SAFETY: the initialisers of these libraries may run in any thread.
-    let library = unsafe { libloading::Library::new(name) }.ok()?;
-    Some(Box::leak(Box::new(library)))
+    unsafe { libloading::Library::new(name) }.ok().map(ManuallyDrop::new)
 }
 
 const VERBS: &str = "libibverbs.so.1";
