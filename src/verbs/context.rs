@@ -221,11 +221,12 @@ impl Context {
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         let state = self.port(port)?;
         let entries = state.gids.min(GIDS_MAX);
-        let read = |index| self.gid(port, index, state.link_layer).transpose();
+        let is_roce = state.link_layer == LinkLayer::ETHERNET && self.transport == Transport::INFINIBAND;
+        let read = |index| self.gid(port, index, is_roce).transpose();
         (0..entries).filter_map(read).collect()
     }
 
-    fn gid(&self, port: u8, index: u32, layer: LinkLayer) -> Result<Option<GidEntry>, VerbsError> {
+    fn gid(&self, port: u8, index: u32, is_roce: bool) -> Result<Option<GidEntry>, VerbsError> {
         let entry = match self.library.verbs()._ibv_query_gid_ex {
             Some(query) => {
                 let mut entry = MaybeUninit::<ibv_gid_entry>::zeroed();
@@ -246,7 +247,7 @@ impl Context {
                 let query = self.library.verbs().ibv_query_gid;
                 // SAFETY: the context is open; a GID has 16 bytes.
                 VerbsError::check("ibv_query_gid", unsafe { query(self.raw(), port, index as i32, &raw mut gid) })?;
-                GidEntry { index, gid: Gid(gid), kind: gid_type_of_file(&self.name, port, index, layer) }
+                GidEntry { index, gid: Gid(gid), kind: gid_type_of_file(&self.name, port, index, is_roce) }
             }
         };
         Ok((!entry.gid.is_zero()).then_some(entry))
@@ -373,12 +374,12 @@ fn no_device(call: &'static str) -> VerbsError {
 }
 
 /// What the kernel says of a GID, for libraries that do not ask it.
-fn gid_type_of_file(device: &str, port: u8, index: u32, layer: LinkLayer) -> GidType {
+fn gid_type_of_file(device: &str, port: u8, index: u32, is_roce: bool) -> GidType {
     let file = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     match std::fs::read_to_string(file) {
         Ok(text) if text.starts_with("RoCE v2") => GidType::ROCE_V2,
-        // The text is the same for both: "IB/RoCE v1".
-        _ if layer == LinkLayer::ETHERNET => GidType::ROCE_V1,
+        // The text is the same for both, and for iWARP: "IB/RoCE v1".
+        _ if is_roce => GidType::ROCE_V1,
         _ => GidType::INFINIBAND,
     }
 }
