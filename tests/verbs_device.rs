@@ -4,11 +4,12 @@
 
 use scatter_ring::verbs::cm::{CmEvent, CmId, CmKey, ConnectSettings, EventChannel};
 use scatter_ring::verbs::{
-    Access, CmEventKind, Completion, CompletionChannel, CompletionQueue, Context, GidEntry, GidType, GlobalPath,
-    Library, LinkLayer, MemoryRegion, Path, Piece, PortState, PostStorage, ProtectionDomain, QueuePair, QueuePairCaps,
-    RemoteAddress, RtrSettings, RtsSettings, Transport, WcOpcode, WcStatus,
+    Access, AsyncEvent, CmEventKind, Completion, CompletionChannel, CompletionQueue, Context, EventKind, GidEntry,
+    GidType, GlobalPath, Library, LinkLayer, MemoryRegion, Path, Piece, PortState, PostStorage, ProtectionDomain,
+    QueuePair, QueuePairCaps, RemoteAddress, RtrSettings, RtsSettings, Transport, WcOpcode, WcStatus,
 };
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -542,5 +543,34 @@ fn a_wrong_key_reaches_nothing() {
         while let Some(event) = context.next_event().unwrap() {
             println!("{name}: {event:?}");
         }
+    }
+}
+
+/// On a machine whose links may be taken down, which the test must be told: SCATTER_RING_MAY_TAKE_LINKS_DOWN=1.
+#[test]
+#[ignore = "needs an RDMA device, and takes its link down"]
+fn a_port_that_goes_down_is_an_event() {
+    if std::env::var_os("SCATTER_RING_MAY_TAKE_LINKS_DOWN").is_none_or(|value| value != "1") {
+        eprintln!("NOT RUN: nobody said that links may be taken down");
+        return;
+    }
+    let library = library();
+    // siw does not say which network device it is on.
+    for device in devices(&library, Transport::INFINIBAND) {
+        let context = Context::open(&library, &device).unwrap();
+        let netdev = format!("/sys/class/infiniband/{}/ports/1/gid_attrs/ndevs/0", device);
+        let netdev = std::fs::read_to_string(netdev).unwrap();
+        let set = |state| Command::new("ip").args(["link", "set", netdev.trim(), state]).status().unwrap();
+        while context.next_event().unwrap().is_some() {}
+        assert!(set("down").success());
+        let start = Instant::now();
+        let mut seen = Vec::new();
+        while !seen.iter().any(|event: &AsyncEvent| event.kind == EventKind::PORT_ERROR) {
+            seen.extend(context.next_event().unwrap());
+            assert!(start.elapsed() < LIMIT, "{}: {seen:?}", device);
+        }
+        assert!(set("up").success());
+        println!("{}: {seen:?}", device);
+        assert!(seen.iter().all(|event| event.port == Some(1) && event.queue_pair.is_none()));
     }
 }
