@@ -54,7 +54,7 @@ pub use listen::{ListenError, check_listen};
 use crate::attach::{AttachError, Socket};
 use crate::peer::Peers;
 pub use crate::region::guard::install as guard_process;
-use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, find_backing};
+use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, check_no_device_memory, find_backing};
 use crate::stats::Stats;
 use control::Control;
 use mail::{ControlHandle, Request};
@@ -301,12 +301,13 @@ impl RunningEngine {
     /// until [`Adopted::close`] returns.
     ///
     /// # Errors
-    /// If `bytes` is 0 or the name is taken.
+    /// If `bytes` is 0, the name is taken, or it is [memory of a device](check_no_device_memory).
     pub unsafe fn adopt(&self, name: &str, base: *mut u8, bytes: u64, rights: Rights) -> Result<Adopted, EngineError> {
         // SAFETY: the caller's promise is the same.
         let region = unsafe { Region::adopt(base, bytes, rights) }?;
         // Without a file it is this process's alone, which is all that clients of this engine need.
         let backing = find_backing(base, bytes).unwrap_or(None);
+        backing.as_ref().map_or(Ok(()), |backing| check_no_device_memory(&backing.file))?;
         let shared = backing.as_ref().filter(|_| self.maps());
         let region = match shared.map(|backing| (backing.file.try_clone(), backing.offset)) {
             Some((Ok(file), offset)) => region.with_file(file, offset),

@@ -1,7 +1,8 @@
-//! Finding the file behind memory that is mapped already.
+//! Finding the file behind memory that is mapped already, and which files stand for memory of a device.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use super::RegionError;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FsWord, Mode, OFlags};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -32,6 +33,34 @@ pub fn find_backing(base: *const u8, bytes: u64) -> io::Result<Option<Backing>> 
     };
     Ok(file.map(|file| Backing { file, offset: found.offset }))
 }
+
+/// Refuses memory of a GPU, or of another device that hands out its memory as a dma-buf. What a NIC writes there may be
+/// seen by the device later than its completion says, so that a transfer would be called done before it is; as long as
+/// nothing flushes it before, it is better not had.
+///
+/// # Errors
+/// [`RegionError::BadFd`], with a text that says so.
+pub fn check_no_device_memory(file: impl AsFd) -> Result<(), RegionError> {
+    let file = file.as_fd();
+    // Only of what the kernel names so: the file system of another file could make the next call wait.
+    let name = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
+    if !name.is_ok_and(|name| name.to_bytes().starts_with(DMA_BUF_NAME)) {
+        return Ok(());
+    }
+    // Who cannot say what he is, under this name, is none of ours either.
+    let magic = rustix::fs::fstatfs(file).map_or(DMA_BUF_MAGIC, |filesystem| filesystem.f_type);
+    refuse_device_memory(magic)
+}
+
+fn refuse_device_memory(magic: FsWord) -> Result<(), RegionError> {
+    if magic == DMA_BUF_MAGIC { Err(RegionError::BadFd(DEVICE_MEMORY)) } else { Ok(()) }
+}
+
+/// The type of the file system of dma-bufs, as `fstatfs` names it, and how their names begin.
+const DMA_BUF_MAGIC: FsWord = 0x444d_4142;
+const DMA_BUF_NAME: &[u8] = b"/dmabuf:";
+const DEVICE_MEMORY: &str = "memory of a GPU or of another device (a dma-buf): what is written there cannot be flushed \
+     before a transfer is called done, and it is refused until it can be; use memory of the host";
 
 /// A file as `/proc/self/maps` names it: device and inode.
 type Identity = (u64, u64);
@@ -156,6 +185,21 @@ mod tests {
         find_backing(map.wrapping_add(from as usize), bytes).unwrap().is_some_and(|found| {
             allows(&found.file, true) && is_of(&found.file, &(stat.st_dev, stat.st_ino)) && found.offset == from
         })
+    }
+
+    /// R33. Few machines have something that makes a dma-buf; its file system has this number on all.
+    #[test]
+    fn memory_of_a_device_is_refused_and_the_text_says_why() {
+        let refusal = refuse_device_memory(0x444d_4142).unwrap_err();
+        assert_eq!(refusal.status(), ring_abi::Status::BAD_FD);
+        for part in ["GPU", "dma-buf", "flushed before a transfer is called done", "until"] {
+            assert!(refusal.to_string().contains(part), "{refusal}");
+        }
+        const TMPFS: FsWord = 0x0102_1994;
+        const HUGETLBFS: FsWord = 0x9584_58f6;
+        assert!([TMPFS, HUGETLBFS, 0].into_iter().all(|magic| refuse_device_memory(magic).is_ok()));
+        let (pipe, _other_end) = std::io::pipe().unwrap();
+        assert!(check_no_device_memory(memory_file()).is_ok() && check_no_device_memory(pipe).is_ok());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Which files become regions: a client's memory files, this process's own, and files that its operator serves.
 
+use super::backing::check_no_device_memory;
 use super::guard;
 use super::memory::{Part, check_part, system};
 use super::{Region, RegionError, Rights};
@@ -105,7 +106,10 @@ fn check_mode(fd: BorrowedFd<'_>, rights: Rights) -> Result<SealFlags, RegionErr
         return Err(RegionError::BadFd("opened as a path only"));
     }
     // First, because only memory files have seals: a file of another kind could make other calls wait.
-    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| RegionError::BadFd("not a memory file (no seals)"))?;
+    let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
+        check_no_device_memory(fd)?;
+        return Err(RegionError::BadFd("not a memory file (no seals)"));
+    };
     if rights.write && mode & OFlags::ACCMODE != OFlags::RDWR {
         return Err(RegionError::BadFd("not open for writing"));
     }

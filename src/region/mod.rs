@@ -21,7 +21,7 @@ mod handles;
 mod memory;
 mod pages;
 
-pub use backing::{Backing, find_backing};
+pub use backing::{Backing, check_no_device_memory, find_backing};
 pub use file::Trust;
 pub use fork::ForkGuard;
 pub use handles::HandleTable;
