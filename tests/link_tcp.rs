@@ -1,15 +1,16 @@
 //! The TCP link between two engines: what is posted happens, once and in whole, whatever the network does.
 
+mod link_cases;
 mod linked;
+mod listed;
 mod seeded;
 
+use link_cases::play::play;
+use link_cases::{Connect, Width, scaled};
 use linked::wire::{Manner, Wire};
-use linked::{Side, contents, end, filled, limits, local, narrow, pair, pattern, poll_until, region, remote, within};
-use scatter_ring::link::tcp::Limits;
-use scatter_ring::link::{
-    BadOperation, Failure, GrantId, LocalPiece, MESSAGE_BYTES_MAX, Operation, PIECES_MAX, PostError, Reason,
-    RemotePiece, Revoked, Transport, Use,
-};
+use linked::{Side, contents, end, filled, limits, local, narrow, pair, pattern, poll_until, region, remote};
+use scatter_ring::link::tcp::{Limits, Link};
+use scatter_ring::link::{Failure, GrantId, Operation, Revoked, Transport, Use};
 
 use scatter_ring::region::{Region, Rights};
 use seeded::{Random, cases};
@@ -18,213 +19,29 @@ use std::time::{Duration, Instant};
 
 const BOTH: Rights = Rights::READ_WRITE;
 
-/// More in release, where the same takes less.
-fn scaled(debug: u64, release: u64) -> u64 {
-    if cfg!(debug_assertions) { debug } else { release }
-}
+/// Sockets with send buffers of so many bytes.
+#[derive(Clone)]
+struct Sockets(Option<usize>);
 
-/// One side of a random run: what it has, and what it must have in the end.
-struct Player {
-    source: Arc<Region>,
-    into: Arc<Region>,
-    /// Of the other side's memory.
-    source_there: GrantId,
-    into_there: GrantId,
-    expected: Vec<u8>,
-    /// Bytes of `into` that an operation has been given.
-    taken: u64,
-    sent: Vec<Vec<Vec<u8>>>,
-    next_id: u64,
-}
+impl Connect for Sockets {
+    type Link = Link;
 
-const MEMORY: u64 = 256 << 10;
-
-fn players(a: &Side, b: &Side) -> [Player; 2] {
-    let sources = [1, 2].map(|seed| filled(&pattern(MEMORY as usize, seed)));
-    let into = [region(MEMORY), region(MEMORY)];
-    let grant = |side: &Side, memory: &Arc<Region>, rights| {
-        side.link.grants().grant(memory.clone(), 0, MEMORY, rights, Use::Many).unwrap()
-    };
-    let granted = [(a, 0), (b, 1)]
-        .map(|(side, i)| [grant(side, &sources[i], Rights::READ), grant(side, &into[i], Rights::WRITE)]);
-    [0, 1].map(|i| Player {
-        source: sources[i].clone(),
-        into: into[i].clone(),
-        source_there: granted[1 - i][0],
-        into_there: granted[1 - i][1],
-        expected: vec![0; MEMORY as usize],
-        taken: 0,
-        sent: vec![Vec::new(); a.link.lanes()],
-        next_id: 0,
-    })
-}
-
-/// Cuts `len` bytes into pieces.
-fn cut(len: u64, random: &mut Random) -> Vec<u64> {
-    let mut pieces = Vec::new();
-    let mut left = len;
-    let longest = random.pick(&[3, 50, 1000, 100_000]);
-    while left > 0 && pieces.len() < PIECES_MAX - 1 {
-        let piece = 1 + random.below(left.min(longest));
-        pieces.push(piece);
-        left -= piece;
+    fn pair(&self, lanes: usize, width: Width) -> (Side, Side) {
+        pair(lanes, &if width == Width::Wide { limits() } else { narrow() }, self.0)
     }
-    pieces.extend((left > 0).then_some(left));
-    pieces
-}
 
-/// Where the pieces of a transfer are: of a source anywhere, of a destination in `taken` bytes that no other one has.
-fn places(lens: &[u64], from: u64, random: &mut Random) -> Vec<(u64, u32)> {
-    let mut at = from;
-    let mut place = |len: &u64| {
-        at += len;
-        (at - len, *len as u32)
-    };
-    let mut places: Vec<_> = lens.iter().map(&mut place).collect();
-    for i in 1..places.len() {
-        // The order of the pieces is any; their places stay disjoint.
-        places.swap(i, random.below(i as u64 + 1) as usize);
+    fn longest_bytes(&self) -> u64 {
+        // Small ones are slow.
+        if self.0.is_some() { 2 << 20 } else { scaled(2 << 20, 64 << 20) }
     }
-    places
-}
 
-fn bytes_of(memory: &[u8], places: &[(u64, u32)]) -> Vec<u8> {
-    places.iter().flat_map(|(at, len)| memory[*at as usize..][..*len as usize].iter().copied()).collect()
-}
-
-fn put(memory: &mut [u8], places: &[(u64, u32)], mut bytes: &[u8]) {
-    for (at, len) in places {
-        let (now, rest) = bytes.split_at(*len as usize);
-        memory[*at as usize..][..now.len()].copy_from_slice(now);
-        bytes = rest;
+    fn sleepers(&self, lanes: usize) -> (Side, Side) {
+        pair(lanes, &Limits { spin: Duration::ZERO, ..limits() }, self.0)
     }
 }
 
-/// What a player posts, kept alive until it is.
-enum Posted {
-    Write(u64, Vec<LocalPiece>, Vec<RemotePiece>, bool),
-    Read(u64, Vec<RemotePiece>, Vec<LocalPiece>),
-    Send(Vec<u8>),
-}
-
-impl Posted {
-    fn operation(&self) -> Operation<'_> {
-        match self {
-            Posted::Write(id, from, to, acknowledged) => {
-                Operation::Write { id: *id, from, to, acknowledged: *acknowledged }
-            }
-            Posted::Read(id, from, to) => Operation::Read { id: *id, from, to },
-            Posted::Send(bytes) => Operation::Send { bytes, names: None },
-        }
-    }
-}
-
-/// A random operation of player `me`, or `None`: there is no room left in the memory.
-fn random_operation(players: &mut [Player; 2], me: usize, lane: usize, random: &mut Random) -> Option<Posted> {
-    if random.once_in(4) {
-        let end = random.pick(&[2, 100, 65_537]);
-        let message = pattern(random.below(end) as usize, random.word());
-        players[me].sent[lane].push(message.clone());
-        return Some(Posted::Send(message));
-    }
-    let writes = random.once_in(2);
-    let (source, into) = if writes { (me, 1 - me) } else { (1 - me, me) };
-    let longest = random.pick(&[1, 100, 5000, 40_000]);
-    let len = 1 + random.below(longest);
-    if players[into].taken + len > MEMORY {
-        return None;
-    }
-    let at = players[into].taken;
-    players[into].taken += len;
-    let from = places(&cut(len, random), random.below(MEMORY - len + 1), random);
-    let to = places(&cut(len, random), at, random);
-    let bytes = bytes_of(&contents(&players[source].source), &from);
-    put(&mut players[into].expected, &to, &bytes);
-    let player = &mut players[me];
-    player.next_id += 1;
-    let here = |memory: &Arc<Region>, places: &[(u64, u32)]| -> Vec<LocalPiece> {
-        places.iter().map(|(at, len)| local(memory, *at, *len)).collect()
-    };
-    let there = |grant, places: &[(u64, u32)]| -> Vec<RemotePiece> {
-        places.iter().map(|(at, len)| remote(grant, *at, *len)).collect()
-    };
-    Some(if writes {
-        let (from, to) = (here(&player.source, &from), there(player.into_there, &to));
-        Posted::Write(player.next_id, from, to, random.once_in(2))
-    } else {
-        Posted::Read(player.next_id, there(player.source_there, &from), here(&player.into, &to))
-    })
-}
-
-/// Posts random operations on both sides until the memory is used up, and compares everything.
-fn play(a: Side, b: Side, wires: &mut [Wire], random: &mut Random, turns: u64) {
-    let mut sides = [a, b];
-    let lanes = sides[0].link.lanes();
-    let mut players = players(&sides[0], &sides[1]);
-    let step = |sides: &mut [Side; 2], wires: &mut [Wire], random: &mut Random| {
-        wires.iter_mut().for_each(|wire| wire.pump(random));
-        sides.iter_mut().for_each(|side| {
-            side.poll();
-        });
-        assert_eq!((sides[0].down, sides[1].down), (None, None));
-    };
-    for _ in 0..turns {
-        let (me, lane) = (random.below(2) as usize, random.below(lanes as u64) as usize);
-        let posted: Vec<_> =
-            (0..1 + random.below(4)).filter_map(|_| random_operation(&mut players, me, lane, random)).collect();
-        let operations: Vec<_> = posted.iter().map(Posted::operation).collect();
-        linked::until(|| match sides[me].link.post(lane, &operations) {
-            Err(PostError::Full) => {
-                step(&mut sides, wires, random);
-                false
-            }
-            answer => {
-                answer.unwrap();
-                true
-            }
-        });
-        if random.once_in(3) {
-            step(&mut sides, wires, random);
-        }
-    }
-    for (me, lane) in (0..2).flat_map(|me| (0..lanes).map(move |lane| (me, lane))) {
-        // Delivered behind the writes of the lane, so that these are in place.
-        players[me].sent[lane].push(vec![9]);
-        linked::until(|| {
-            step(&mut sides, wires, random);
-            sides[me].link.post(lane, &[Operation::Send { bytes: &[9], names: None }]).is_ok()
-        });
-    }
-    linked::until(|| {
-        step(&mut sides, wires, random);
-        (0..2).all(|me| {
-            let messages: usize = players[1 - me].sent.iter().map(Vec::len).sum();
-            sides[me].completed.len() as u64 == players[me].next_id && sides[me].received.len() == messages
-        })
-    });
-    for me in 0..2 {
-        assert!(sides[me].completed.values().all(Result::is_ok));
-        assert!(contents(&players[me].into) == players[me].expected, "memory of side {me}");
-        for lane in 0..lanes {
-            let on_lane = sides[me].received.iter().filter(|(by, _)| *by == lane).map(|(_, bytes)| bytes);
-            assert!(on_lane.eq(&players[1 - me].sent[lane]), "messages of lane {lane}");
-        }
-    }
-    let [mut a, mut b] = sides;
-    a.link.shut_down();
-    b.link.shut_down();
-    poll_until(&mut a, &mut b, |a, b| a.link.is_quiet() && b.link.is_quiet());
-}
-
-#[test]
-fn random_operations_of_both_sides_leave_the_memory_that_a_model_has() {
-    cases(scaled(20, 300), |random| {
-        let lanes = 1 + random.below(3) as usize;
-        let limits = random.pick(&[limits as fn() -> Limits, narrow])();
-        let (a, b) = pair(lanes, &limits, random.pick(&[None, Some(1), Some(30_000)]));
-        play(a, b, &mut [], random, 30);
-    });
-}
+link_cases!(over_sockets, Sockets(None));
+link_cases!(over_small_sockets, Sockets(Some(1)));
 
 #[test]
 fn a_wire_that_dribbles_coalesces_and_delays_changes_nothing() {
@@ -234,134 +51,8 @@ fn a_wire_that_dribbles_coalesces_and_delays_changes_nothing() {
         let manner = random.pick(&[Manner::Dribble, Manner::Pieces(100), Manner::Pieces(4096), Manner::Coalesce(500)]);
         let turns = if manner == Manner::Dribble { 4 } else { 20 };
         let (a, b, mut wires) = Wire::pair(lanes, &limits, random.pick(&[None, Some(1)]), manner);
-        play(a, b, &mut wires, random, turns);
+        play(a, b, &mut |random| wires.iter_mut().for_each(|wire| wire.pump(random)), random, turns);
     });
-}
-
-#[test]
-fn operations_of_as_many_pieces_as_there_can_be_are_carried_out() {
-    for (lane, read) in [(0, false), (0, true), (1, false), (1, true)] {
-        let (mut a, mut b) = pair(2, &limits(), Some(1));
-        let bytes = pattern(PIECES_MAX * 3, 5);
-        let (from, to) = (filled(&bytes), region(bytes.len() as u64));
-        let memory = if read { &from } else { &to };
-        let grant = b.link.grants().grant(memory.clone(), 0, bytes.len() as u64, BOTH, Use::Once).unwrap();
-        let there: Vec<_> = (0..PIECES_MAX as u64).map(|i| remote(grant, i * 3, 3)).collect();
-        let here = if read { &to } else { &from };
-        let here: Vec<_> = (0..PIECES_MAX as u64).map(|i| local(here, i * 3, 3)).collect();
-        let operation = if read {
-            Operation::Read { id: 1, from: &there, to: &here }
-        } else {
-            Operation::Write { id: 1, from: &here, to: &there, acknowledged: true }
-        };
-        a.link.post(lane, &[operation]).unwrap();
-        poll_until(&mut a, &mut b, |a, _| a.completed.contains_key(&1));
-        assert_eq!(a.completed[&1], Ok(()));
-        assert!(contents(&to) == bytes);
-        end(&mut a, &mut b);
-    }
-}
-
-#[test]
-fn both_sides_sending_more_than_the_sockets_hold_is_no_deadlock() {
-    const BYTES: u64 = 64 << 20;
-    const CHUNK: u32 = 4 << 20;
-    for lane in [0, 1] {
-        within(Duration::from_secs(60), move || {
-            let (mut a, mut b) = pair(2, &limits(), None);
-            let memory = [0, 1].map(|_| [region(BYTES), region(BYTES)]);
-            memory.iter().for_each(|[from, _]| from.write_at(BYTES - 5, &[1, 2, 3, 4, 5]).unwrap());
-            let grant = |side: &Side, [_, to]: &[Arc<Region>; 2]| {
-                side.link.grants().grant(to.clone(), 0, BYTES, Rights::WRITE, Use::Many).unwrap()
-            };
-            let grants = [grant(&b, &memory[1]), grant(&a, &memory[0])];
-            for (side, (grant, [from, _])) in [&mut a, &mut b].into_iter().zip(grants.iter().zip(&memory)) {
-                for i in 0..BYTES / u64::from(CHUNK) {
-                    let at = i * u64::from(CHUNK);
-                    let (from, to) = ([local(from, at, CHUNK)], [remote(*grant, at, CHUNK)]);
-                    // The first ones fill the socket: nobody receives yet.
-                    side.link
-                        .post(lane, &[Operation::Write { id: i, from: &from, to: &to, acknowledged: true }])
-                        .unwrap();
-                }
-            }
-            poll_until(&mut a, &mut b, |a, b| [a, b].iter().all(|side| side.completed.len() == 16));
-            for side in [&a, &b] {
-                assert!(side.completed.values().all(Result::is_ok));
-            }
-            for [_, to] in &memory {
-                let mut end = [0; 5];
-                to.read_at(BYTES - 5, &mut end).unwrap();
-                assert_eq!(end, [1, 2, 3, 4, 5]);
-            }
-        });
-    }
-}
-
-#[test]
-fn a_post_is_refused_in_whole_and_says_why() {
-    let (mut a, mut b) = pair(1, &narrow(), None);
-    let memory = region(8192);
-    let grant = b.link.grants().grant(memory.clone(), 0, 8192, BOTH, Use::Many).unwrap();
-    let (ten, there) = ([local(&memory, 0, 10)], [remote(grant, 0, 10)]);
-    let good = Operation::Write { id: 1, from: &ten, to: &there, acknowledged: true };
-    let (many, empty) = (vec![local(&memory, 0, 1); PIECES_MAX + 1], [local(&memory, 0, 0)]);
-    let (eleven, none) = ([remote(grant, 0, 11)], [remote(grant, 0, 0)]);
-    let long = vec![0; MESSAGE_BYTES_MAX + 1];
-    let (_, fd) = Region::allocate(8192, scatter_ring::region::Huge::Never).unwrap();
-    let read_only = Arc::new(Region::of_own_fd(&fd, 0, 8192, Rights::READ).unwrap());
-    let read_only = [local(&read_only, 0, 10)];
-    let withdrawn = region(10);
-    let gone = [local(&withdrawn, 0, 10)];
-    withdrawn.withdraw();
-    let huge = vec![remote(grant, 0, u32::MAX); 2];
-    // SAFETY: refused before anything is touched.
-    let slots = vec![unsafe { LocalPiece::of_slot(memory.as_ptr(), u32::MAX) }; 2];
-    for (operation, why) in [
-        (Operation::Write { id: 2, from: &[], to: &there, acknowledged: false }, BadOperation::PieceCount),
-        (Operation::Read { id: 2, from: &[], to: &ten }, BadOperation::PieceCount),
-        (Operation::Read { id: 2, from: &there, to: &many }, BadOperation::PieceCount),
-        (Operation::Read { id: 2, from: &there, to: &empty }, BadOperation::EmptyPiece),
-        (Operation::Read { id: 2, from: &none, to: &ten }, BadOperation::EmptyPiece),
-        (Operation::Read { id: 2, from: &eleven, to: &ten }, BadOperation::LengthsDiffer),
-        (Operation::Write { id: 2, from: &ten, to: &eleven, acknowledged: true }, BadOperation::LengthsDiffer),
-        (Operation::Read { id: 2, from: &huge, to: &slots }, BadOperation::TooLong),
-        (Operation::Send { bytes: &long, names: None }, BadOperation::TooLong),
-        (Operation::Read { id: 2, from: &there, to: &read_only }, BadOperation::NoRight),
-        (Operation::Write { id: 2, from: &gone, to: &there, acknowledged: true }, BadOperation::RegionGone),
-    ] {
-        assert_eq!(a.link.post(0, &[good, operation]), Err(PostError::Bad { index: 1, why }), "{why}");
-    }
-    assert_eq!(LocalPiece::of_region(&memory, 8190, 3).map(|piece| piece.len()), None);
-    assert_eq!(a.link.post(1, &[good]), Err(PostError::NoLane));
-    assert_eq!(a.link.post(0, &[good; 5]), Err(PostError::Full), "more than there is room for");
-    assert_eq!((a.link.room(0), a.link.counters(0).sends), (4, 0), "something of a refused post was taken");
-    a.link.post(0, &[good]).unwrap();
-    poll_until(&mut a, &mut b, |a, _| a.completed.len() == 1);
-    end(&mut a, &mut b);
-    assert_eq!(a.link.post(0, &[good]), Err(PostError::Down));
-    assert_eq!((a.down, b.down.is_some(), a.link.room(0)), (Some(Reason::ShutDown), true, 4));
-}
-
-#[test]
-fn more_reads_than_the_other_side_answers_at_a_time_wait_and_are_carried_out() {
-    let limits = Limits { operations: 64, unanswered: 1, ..limits() };
-    let (mut a, mut b) = pair(2, &limits, None);
-    let (from, to) = (filled(&pattern(6400, 3)), region(6400));
-    let grant = b.link.grants().grant(from.clone(), 0, 6400, Rights::READ, Use::Many).unwrap();
-    for lane in [0, 1] {
-        let pieces: Vec<_> = (0..64).map(|i| ([remote(grant, i * 100, 100)], [local(&to, i * 100, 100)])).collect();
-        let id = |i| i as u64 + 100 * lane as u64;
-        let reads: Vec<_> =
-            pieces.iter().enumerate().map(|(i, (from, to))| Operation::Read { id: id(i), from, to }).collect();
-        a.link.post(lane, &reads).unwrap();
-        assert_eq!(a.link.post(lane, &reads[..1]), Err(PostError::Full));
-        poll_until(&mut a, &mut b, |a, _| a.completed.len() == 64 * (lane + 1));
-        assert_eq!((a.down, b.down), (None, None));
-        assert!(a.completed.values().all(Result::is_ok));
-        assert!(contents(&to) == contents(&from));
-    }
-    end(&mut a, &mut b);
 }
 
 #[test]
@@ -549,70 +240,4 @@ fn cut_at_any_byte_every_operation_has_one_outcome_which_is_true() {
 
 fn narrow_but_for_posts() -> Limits {
     Limits { operations: 8, ..narrow() }
-}
-
-#[test]
-fn a_link_that_is_shut_down_under_way_completes_everything_and_touches_nothing() {
-    const BYTES: u64 = 1 << 20;
-    cases(scaled(100, 1000), |random| {
-        let (mut a, mut b) = pair(3, &limits(), None);
-        let (mine, theirs) = (region(BYTES), region(BYTES));
-        let grant = b.link.grants().grant(theirs.clone(), 0, BYTES, BOTH, Use::Many).unwrap();
-        let count = 1 + random.below(20);
-        for id in 0..count {
-            let (here, there) = ([local(&mine, 0, BYTES as u32)], [remote(grant, 0, BYTES as u32)]);
-            let operation = if random.once_in(2) {
-                Operation::Read { id, from: &there, to: &here }
-            } else {
-                Operation::Write { id, from: &here, to: &there, acknowledged: random.once_in(2) }
-            };
-            a.link.post(random.below(3) as usize, &[operation]).unwrap();
-        }
-        for _ in 0..random.below(10) {
-            a.poll();
-            b.poll();
-        }
-        a.link.shut_down();
-        linked::until(|| {
-            a.poll();
-            a.link.is_quiet()
-        });
-        assert_eq!((a.completed.len() as u64, a.down), (count, Some(Reason::ShutDown)));
-        mine.write_at(0, &vec![3; BYTES as usize]).unwrap();
-        linked::until(|| {
-            b.poll();
-            b.link.is_quiet()
-        });
-        theirs.write_at(0, &vec![4; BYTES as usize]).unwrap();
-        std::thread::yield_now();
-        assert!(contents(&mine).iter().all(|byte| *byte == 3) && contents(&theirs).iter().all(|byte| *byte == 4));
-        assert_eq!((Arc::strong_count(&mine), Arc::strong_count(&theirs)), (1, 2), "an operation keeps memory");
-        drop((a, b));
-        assert_eq!(Arc::strong_count(&theirs), 1, "a grant keeps memory");
-    });
-}
-
-#[test]
-fn a_sleeping_poller_is_woken_by_the_lanes() {
-    let (mut a, mut b) = pair(2, &Limits { spin: Duration::ZERO, ..limits() }, None);
-    let mut sleeper = scatter_ring::ring::Sleeper::default();
-    for round in 0..scaled(500, 5000) {
-        a.link.post(1, &[Operation::Send { bytes: &round.to_le_bytes(), names: None }]).unwrap();
-        while b.received.is_empty() {
-            sleeper.prepare(&b.bell.sleep);
-            if !b.link.has_news() {
-                let mut fds = [rustix::event::PollFd::new(&*b.bell.bell, rustix::event::PollFlags::IN)];
-                let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
-                assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "nobody rang");
-                rustix::io::read(&*b.bell.bell, &mut [0; 8]).unwrap();
-            }
-            sleeper.awake(&b.bell.sleep);
-            b.poll();
-        }
-        assert_eq!(b.received.pop(), Some((1, round.to_le_bytes().to_vec())));
-        a.poll();
-    }
-    let heard = b.link.last_heard_ns();
-    assert!(heard > 0 && heard <= b.link.now_ns() && a.link.last_heard_ns() == 0);
-    end(&mut a, &mut b);
 }

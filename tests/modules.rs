@@ -12,7 +12,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mappings", &["sync"]),
     // RDMA: the binding to its libraries.
     ("verbs", &[]),
-    ("region", &["sync", "mappings"]),
+    // `verbs` for memory that is registered with a device.
+    ("region", &["sync", "mappings", "verbs"]),
     // `sync` for the orderings of the words that it hands to the ring.
     ("attach", &["ring", "region", "sync"]),
     ("plan", &[]),
@@ -24,7 +25,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pack", &["plan", "region", "ring", "sync", "cost"]),
     // `ring` and `sync` because lanes with a thread are fed as workers are.
     // `pack` because they pack what they send and unpack what came.
-    ("link", &["region", "ring", "sync", "pack"]),
+    // `verbs` for queue pairs.
+    ("link", &["region", "ring", "sync", "pack", "verbs"]),
     // `sync` for the client's sleep word.
     ("completion", &["ring", "sync", "pipeline"]),
     (
@@ -43,6 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "pace",
             "link",
             "peer",
+            "verbs",
         ],
     ),
     // `sync` for the pause of a waiting thread. Never plan, pipeline, completion or engine.
@@ -74,6 +77,10 @@ const UNSAFE: &[(&str, usize)] = &[
     ("link/mod.rs", 2),
     // sendmsg and recvmsg by address, because shared pages are never a slice.
     ("link/tcp/socket.rs", 4),
+    // Receives into buffers, requests of pieces and dropping what a device has given back: all three outlast what they name.
+    ("link/verbs/buffers.rs", 1),
+    ("link/verbs/lane.rs", 1),
+    ("link/verbs/mod.rs", 1),
     ("owner/mod.rs", 2),
     ("owner/serve.rs", 1),
     // The copies that it times, and taking their sources out of the caches.
@@ -98,6 +105,8 @@ const UNSAFE: &[(&str, usize)] = &[
     ("region/guard.rs", 7),
     ("region/memory.rs", 6),
     ("region/pages.rs", 11),
+    // Registering a mapping, and bringing its pages in before.
+    ("region/registered.rs", 3),
     // Foreign functions, and the structures that they fill. Nearly every call is one, with a reason of its own.
     ("verbs/abi.rs", 4),
     ("verbs/cm.rs", 33),

@@ -6,6 +6,7 @@
 use super::{GrantId, RemotePiece, Violation};
 use crate::region::{Region, Rights};
 use crate::sync::{AtomicU64, Ordering};
+use crate::verbs::{MemoryRegion, ProtectionDomain};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +19,8 @@ pub struct Grants {
 #[derive(Debug)]
 struct Shared {
     table: Mutex<Table>,
+    /// The device by which the other side reaches what is granted, if one does that.
+    domain: Option<Arc<ProtectionDomain>>,
     /// Revocations that wait to be told; written with the table locked.
     ended: AtomicU64,
 }
@@ -39,6 +42,8 @@ struct Slot {
 
 #[derive(Debug)]
 struct Memory {
+    /// By which the other side's device reaches it. Before the region, because it is dropped before it.
+    registered: Option<Registered>,
     region: Arc<Region>,
     offset: u64,
     bytes: u64,
@@ -61,6 +66,22 @@ struct Ended {
     spoiled: bool,
     /// Given up by whoever takes this, without the lock: the last one unmaps it.
     _region: Arc<Region>,
+}
+
+/// A registration for one grant, or one that all grants of a region with the same rights share.
+#[derive(Debug)]
+enum Registered {
+    Alone(MemoryRegion),
+    Shared(Arc<MemoryRegion>),
+}
+
+/// A grant as devices name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RemoteKey {
+    pub address: u64,
+    pub bytes: u64,
+    /// `None`: no device reaches it.
+    pub remote_key: Option<u32>,
 }
 
 /// How often the other side may name a grant.
@@ -97,6 +118,9 @@ pub enum GrantError {
     /// The region does not have these rights.
     #[error("the region does not have these rights")]
     NoRight,
+    /// The device does not take it.
+    #[error("the region cannot be registered with the RDMA device")]
+    NotRegistered,
     /// As many grants as the link can have.
     #[error("too many grants")]
     TooMany,
@@ -125,7 +149,31 @@ impl Grants {
     pub(super) fn new(limit: u32) -> Grants {
         let (slots, ended) = (Vec::with_capacity(limit as usize), VecDeque::with_capacity(limit as usize));
         let table = Table { slots, free: Vec::with_capacity(limit as usize), limit, ended };
-        Grants { shared: Arc::new(Shared { table: Mutex::new(table), ended: AtomicU64::new(0) }) }
+        Grants { shared: Arc::new(Shared { table: Mutex::new(table), domain: None, ended: AtomicU64::new(0) }) }
+    }
+
+    /// The same, for another side whose device reaches this side's memory by itself: what is granted is registered, and what
+    /// is taken back is so no more. How often a grant is used is the other side's matter then.
+    #[must_use]
+    pub(super) fn with_device(limit: u32, domain: &Arc<ProtectionDomain>) -> Grants {
+        let mut grants = Grants::new(limit);
+        if let Some(shared) = Arc::get_mut(&mut grants.shared) {
+            shared.domain = Some(domain.clone());
+        }
+        grants
+    }
+
+    /// The device by which the other side reaches what is granted, if one does that.
+    #[must_use]
+    pub fn domain(&self) -> Option<&Arc<ProtectionDomain>> {
+        self.shared.domain.as_ref()
+    }
+
+    /// True if the other side's device reaches what is granted by itself. Then taking a grant back that is in use ends the
+    /// link: the other side must be known to have left it.
+    #[must_use]
+    pub fn are_of_device(&self) -> bool {
+        self.shared.domain.is_some()
     }
 
     /// Lets the other side touch `bytes` bytes of a region from `offset` on.
@@ -140,31 +188,89 @@ impl Grants {
         rights: Rights,
         usage: Use,
     ) -> Result<GrantId, GrantError> {
-        let inside = bytes > 0 && offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
-        if !inside {
-            return Err(GrantError::OutOfRange);
+        check(&region, (offset, bytes), rights)?;
+        let registered = self.register(&region, (offset, bytes), rights, usage)?;
+        self.insert(region, (offset, bytes), rights, usage, registered)
+    }
+
+    /// As [`grant`](Self::grant), for one WRITE into memory that is there for this link only: the other side's device
+    /// reaches all of it by a registration that is made once.
+    ///
+    /// # Errors
+    /// See [`GrantError`].
+    pub fn grant_slot(
+        &self,
+        slots: &Arc<Region>,
+        (offset, bytes): (u64, u64),
+        made: Option<&Arc<MemoryRegion>>,
+    ) -> Result<GrantId, GrantError> {
+        check(slots, (offset, bytes), Rights::WRITE)?;
+        if self.are_of_device() && made.is_none() {
+            return Err(GrantError::NotRegistered);
         }
-        if !region.rights().covers(rights) {
-            return Err(GrantError::NoRight);
-        }
-        if region.is_withdrawn() || region.is_lost() {
-            return Err(GrantError::RegionGone);
-        }
-        let once = usage == Use::Once;
+        let registered = made.cloned().map(Registered::Shared);
+        self.insert(slots.clone(), (offset, bytes), Rights::WRITE, Use::Once, registered)
+    }
+
+    fn insert(
+        &self,
+        region: Arc<Region>,
+        (offset, bytes): (u64, u64),
+        rights: Rights,
+        usage: Use,
+        registered: Option<Registered>,
+    ) -> Result<GrantId, GrantError> {
+        // What a device has written nobody else has seen: its message behind the writes is all there is to go by.
+        let filled = registered.is_some();
         let memory = Memory {
+            registered,
             region,
             offset,
             bytes,
             rights,
-            once,
+            once: usage == Use::Once,
             used: false,
             revoked: false,
             spoiled: false,
-            filled: false,
+            filled,
             open: 0,
             pins: 0,
         };
         self.table().insert(memory).ok_or(GrantError::TooMany)
+    }
+
+    /// Has the other side's device reach it. Landings are registered by themselves, so that nothing else of their regions is
+    /// reached; what is granted for long has one registration for all who may do the same with it.
+    fn register(
+        &self,
+        region: &Arc<Region>,
+        range: (u64, u64),
+        rights: Rights,
+        usage: Use,
+    ) -> Result<Option<Registered>, GrantError> {
+        let Some(domain) = &self.shared.domain else { return Ok(None) };
+        let is_whole = range == (0, region.bytes());
+        match usage {
+            Use::Many if is_whole => Ok(region.share(domain, rights).ok().map(Registered::Shared)),
+            Use::Many => Ok(region.expose(domain, range, rights).ok().map(Registered::Alone)),
+            // Without it nothing can land there.
+            Use::Once => match region.expose(domain, range, rights) {
+                Ok(made) => Ok(Some(Registered::Alone(made))),
+                Err(_) => Err(GrantError::NotRegistered),
+            },
+        }
+    }
+
+    /// What the other side's device has to know of a grant.
+    pub(super) fn key(&self, id: GrantId) -> Option<RemoteKey> {
+        let mut table = self.table();
+        let memory = table.memory(id).ok().flatten()?;
+        let address = (memory.region.as_ptr().addr() as u64).checked_add(memory.offset)?;
+        let remote_key = memory.registered.as_ref().map(|registered| match registered {
+            Registered::Alone(made) => made.rkey(),
+            Registered::Shared(made) => made.rkey(),
+        });
+        Some(RemoteKey { address, bytes: memory.bytes, remote_key })
     }
 
     /// Takes a grant back. From here on bytes that come for it go nowhere.
@@ -347,6 +453,20 @@ impl Grants {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether memory can be granted so.
+fn check(region: &Region, (offset, bytes): (u64, u64), rights: Rights) -> Result<(), GrantError> {
+    let inside = bytes > 0 && offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
+    if !inside {
+        Err(GrantError::OutOfRange)
+    } else if !region.rights().covers(rights) {
+        Err(GrantError::NoRight)
+    } else if region.is_withdrawn() || region.is_lost() {
+        Err(GrantError::RegionGone)
+    } else {
+        Ok(())
     }
 }
 

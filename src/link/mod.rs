@@ -5,18 +5,19 @@
 //! in common, in the words of RDMA verbs: an operation is a work request, [`Transport::post`] is the doorbell, and an event
 //! is a completion.
 
+mod bell;
 mod channel;
 mod cores;
 mod grants;
 pub mod tcp;
+pub mod verbs;
 
+pub use bell::Bell;
 pub use grants::{GrantError, Grants, Revoked, Use};
 
 use crate::pack::ListTask;
-use crate::region::{ForkGuard, Region, Rights};
-use crate::sync::AtomicU64;
-use crossbeam_utils::CachePadded;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use crate::region::{Region, Rights};
+use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A connection to another engine: some lanes, each of which carries operations and messages in order. Used by one thread
@@ -66,6 +67,10 @@ pub trait Transport: Send {
     /// announced its sleep.
     fn has_news(&mut self) -> bool;
 
+    /// True if operations can name this grant of the other side. Else only what the other side itself does reaches its
+    /// memory.
+    fn reaches(&self, grant: GrantId) -> bool;
+
     /// What shows that there is something to poll, to be waited for edge by edge; the first one also that there is room, if
     /// it [wants to send](Self::wants_to_send). None once they are closed.
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; DESCRIPTORS];
@@ -79,6 +84,15 @@ pub trait Transport: Send {
 
     /// True once the link is down, no lane touches anything any more, and everything has been told.
     fn is_quiet(&self) -> bool;
+
+    /// Who moves the bytes.
+    fn mover(&self) -> Mover;
+
+    /// It is down, and what was posted may be carried out at any time, for ever: it will never be quiet, and its memory is
+    /// never to be used again.
+    fn is_stuck(&self) -> bool {
+        false
+    }
 
     /// When something last came by a lane, by [`now_ns`](Self::now_ns); 0 if never.
     fn lane_heard_ns(&self, lane: usize) -> u64;
@@ -94,20 +108,26 @@ pub trait Transport: Send {
     fn now_ns(&self) -> u64;
 }
 
+/// Who moves the bytes of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mover {
+    /// The processors of both sides, piece by piece.
+    Processors,
+    /// A device, while the processors do something else.
+    Device {
+        /// Of its port; 0 if it does not say.
+        bits_per_s: u64,
+        /// Pieces of this side in one request that reads.
+        read_pieces: u32,
+        /// The same of one that writes.
+        write_pieces: u32,
+        /// Requests of a lane that may be under way.
+        depth: u32,
+    },
+}
+
 /// Descriptors of a link, at most.
 pub const DESCRIPTORS: usize = 3;
-
-/// How the thread of a lane wakes the poller: the poller's sleep word, and an eventfd that only this process has.
-#[derive(Clone, Debug)]
-pub struct Bell {
-    /// Announced by the poller before it sleeps: see [`Sleeper`](crate::ring::Sleeper). It then asks
-    /// [`Transport::has_news`] once more.
-    pub sleep: Arc<CachePadded<AtomicU64>>,
-    /// Written when the poller sleeps.
-    pub bell: Arc<OwnedFd>,
-    /// A forked child has no threads to wait for.
-    pub fork: Arc<ForkGuard>,
-}
 
 /// Memory that the other side may touch. Never given out twice on a connection: index in the low half, generation in the
 /// high half.
@@ -130,6 +150,8 @@ pub struct RemotePiece {
 pub struct LocalPiece {
     at: *mut u8,
     len: u32,
+    /// What this side's RDMA device calls the memory, if it is registered with it.
+    key: Option<u32>,
     /// `None`: a slot, which the caller keeps.
     region: Option<Arc<Region>>,
 }
@@ -143,7 +165,8 @@ impl LocalPiece {
     pub fn of_region(region: &Arc<Region>, offset: u64, len: u32) -> Option<LocalPiece> {
         let end = offset.checked_add(len.into())?;
         let at = region.as_ptr().wrapping_add(offset as usize);
-        (end <= region.bytes()).then(|| LocalPiece { at, len, region: Some(region.clone()) })
+        let key = region.local_key();
+        (end <= region.bytes()).then(|| LocalPiece { at, len, key, region: Some(region.clone()) })
     }
 
     /// Bytes of memory that the caller keeps, as a staging slot.
@@ -153,13 +176,18 @@ impl LocalPiece {
     /// names them has completed or the link is quiet. Nobody has a Rust reference to bytes that a read will write.
     #[must_use]
     pub unsafe fn of_slot(at: *mut u8, len: u32) -> LocalPiece {
-        LocalPiece { at, len, region: None }
+        LocalPiece { at, len, key: None, region: None }
     }
 
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// What this side's device calls it.
+    fn key(&self) -> Option<u32> {
+        self.key
     }
 
     /// True if it has no bytes: no operation takes it.
@@ -281,12 +309,33 @@ pub enum Reason {
     /// The other side does what it may not.
     #[error("the other side broke the protocol: {0}")]
     Violation(&'static str),
+    /// A work request has failed, which ends its queue pair.
+    #[error("{}", request_failed(*status, *vendor))]
+    Request {
+        /// The device's, as of `ibv_wc_status`.
+        status: u32,
+        /// What the device's vendor knows of it.
+        vendor: u32,
+    },
+    /// The RDMA device does not do what it is to do.
+    #[error("the RDMA device has failed: {0}")]
+    Device(&'static str),
     /// This side has shut it down.
     #[error("shut down")]
     ShutDown,
     /// A thread of this side has ended: a defect here.
     #[error("a lane's thread ended unexpectedly")]
     Defect,
+}
+
+fn request_failed(status: u32, vendor: u32) -> String {
+    format!("an RDMA request failed: {} (vendor's code {vendor})", crate::verbs::WcStatus(status))
+}
+
+impl From<Violation> for Reason {
+    fn from(violation: Violation) -> Reason {
+        Reason::Violation(violation.0)
+    }
 }
 
 /// Why a post was refused. Nothing of it was taken.
@@ -332,6 +381,10 @@ pub enum BadOperation {
     /// A region of this side is withdrawn or lost.
     #[error("a region is withdrawn or lost")]
     RegionGone,
+    /// Memory of either side that the devices do not reach: it is not registered, or the other side has not said where it
+    /// is.
+    #[error("memory that is not registered with the device")]
+    NoKey,
 }
 
 /// What is wrong with an operation, if anything is.

@@ -1,7 +1,9 @@
 //! Regions: memory that descriptors can name.
 
 use super::guard::Watched;
+use super::registered::Registered;
 use super::{Backing, Rights, copy};
+use crate::verbs::VerbsError;
 use memmap2::{MmapOptions, MmapRaw};
 use ring_abi::Status;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,9 +21,11 @@ pub struct Region {
     withdrawn: AtomicBool,
     /// Its pages may go away: nothing keeps its file as long as it is.
     may_be_lost: bool,
+    /// Before the mapping, because it is dropped before it.
+    pub(super) registered: Registered,
     /// `None` for adopted memory. Before the mapping, because it is dropped before it.
     watched: Option<Watched>,
-    _map: Option<MmapRaw>,
+    map: Option<MmapRaw>,
     /// Behind the mapping, because it is dropped behind it.
     _lease: Option<Lease>,
     /// What others can map it from, if it is kept for them.
@@ -82,6 +86,9 @@ pub enum RegionError {
     /// As many regions as a process can have are mapped.
     #[error("too many regions are mapped in this process")]
     TooMany,
+    /// An RDMA device does not take it.
+    #[error("not registered: {0}")]
+    Device(#[source] VerbsError),
     /// The kernel refused.
     #[error("{operation}: {source}")]
     System {
@@ -103,7 +110,7 @@ impl RegionError {
             RegionError::NoRight(_) => Status::NO_RIGHT,
             RegionError::Lost => Status::REGION_GONE,
             RegionError::TooMany => Status::LIMIT_EXCEEDED,
-            RegionError::System { .. } => Status::NO_MEMORY,
+            RegionError::Device(_) | RegionError::System { .. } => Status::NO_MEMORY,
         }
     }
 }
@@ -191,7 +198,19 @@ impl Region {
         let base = NonNull::new(map.as_mut_ptr().wrapping_add(skipped as usize)).expect("a mapping is not at 0");
         let (bytes, withdrawn) = (part.bytes, AtomicBool::new(false));
         let watched = Some(watched);
-        Ok(Region { base, bytes, rights, withdrawn, may_be_lost, watched, _map: Some(map), _lease: None, file: None })
+        let registered = Registered::default();
+        Ok(Region {
+            base,
+            bytes,
+            rights,
+            withdrawn,
+            may_be_lost,
+            registered,
+            watched,
+            map: Some(map),
+            _lease: None,
+            file: None,
+        })
     }
 
     /// Keeps the file, a descriptor more, so that another process can map the same bytes: from this byte of the file on. A
@@ -240,7 +259,24 @@ impl Region {
         let base = NonNull::new(base).ok_or(RegionError::Empty)?;
         let withdrawn = AtomicBool::new(false);
         let (may_be_lost, watched) = (false, None);
-        Ok(Region { base, bytes, rights, withdrawn, may_be_lost, watched, _map: None, _lease: None, file: None })
+        let registered = Registered::default();
+        Ok(Region {
+            base,
+            bytes,
+            rights,
+            withdrawn,
+            may_be_lost,
+            registered,
+            watched,
+            map: None,
+            _lease: None,
+            file: None,
+        })
+    }
+
+    /// The whole pages that it lies in, of its own mapping; of adopted memory only itself.
+    pub(super) fn pages(&self) -> (*mut u8, usize) {
+        self.map.as_ref().map_or((self.as_ptr(), self.bytes as usize), |map| (map.as_mut_ptr(), map.len()))
     }
 
     /// Bytes.

@@ -20,6 +20,7 @@ pub mod guard;
 mod handles;
 mod memory;
 mod pages;
+mod registered;
 
 pub use backing::{Backing, check_no_device_memory, find_backing};
 pub use file::Trust;

@@ -27,6 +27,12 @@ pub struct Device {
     pub transport: Transport,
 }
 
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Library").field("has_cm", &self.has_cm()).finish_non_exhaustive()
+    }
+}
+
 impl Library {
     /// Loads libibverbs and, where there is one, librdmacm, and makes registered memory safe in a process that forks.
     ///

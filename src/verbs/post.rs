@@ -186,6 +186,13 @@ impl<'q> PostBatch<'q> {
         self.flags |= abi::IBV_SEND_FENCE;
     }
 
+    /// Has the last request that was added give a completion.
+    pub fn signal_last(&mut self) {
+        if let Some(last) = self.requests.checked_sub(1).and_then(|last| self.storage.requests.get_mut(last)) {
+            last.send_flags |= abi::IBV_SEND_SIGNALED;
+        }
+    }
+
     /// How many requests it has.
     #[must_use]
     pub fn len(&self) -> usize {

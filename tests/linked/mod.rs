@@ -11,11 +11,11 @@ use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
 use scatter_ring::link::tcp::{Limits, Link};
 use scatter_ring::link::{
-    Bell, Event, Failure, GrantId, LocalPiece, Operation, PostError, Reason, RemotePiece, Transport,
+    Bell, Event, Failure, GrantId, LocalPiece, Operation, PostError, Reason, RemotePiece, Transport, Use,
 };
 
 use scatter_ring::pack::ListTask;
-use scatter_ring::region::{ForkGuard, Huge, Region};
+use scatter_ring::region::{ForkGuard, Huge, Region, Rights};
 use scatter_ring::sync::AtomicU64;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A link and everything that it has said.
-pub struct Side {
-    pub link: Link,
+pub struct Side<L = Link> {
+    pub link: L,
     pub bell: Bell,
     pub completed: HashMap<u64, Result<(), Failure>>,
     pub received: Vec<(usize, Vec<u8>)>,
@@ -38,6 +38,12 @@ impl Side {
     pub fn new(sockets: Vec<TcpStream>, limits: &Limits) -> Side {
         let bell = bell();
         let link = Link::new(sockets.into_iter().map(OwnedFd::from).collect(), limits, &bell).unwrap();
+        Side::of(link, bell)
+    }
+}
+
+impl<L: Transport> Side<L> {
+    pub fn of(link: L, bell: Bell) -> Side<L> {
         Side {
             link,
             bell,
@@ -47,6 +53,46 @@ impl Side {
             ran: Vec::new(),
             down: None,
         }
+    }
+
+    /// Its process is gone without a word: nothing of it is waited for.
+    pub fn die(self) {
+        for fd in self.link.descriptors().into_iter().flatten() {
+            // Of a socket the other side sees the end; what is none has none.
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+        }
+        std::mem::forget(self);
+    }
+
+    /// Memory that the link's own operations can use.
+    pub fn own(&self, region: Arc<Region>) -> Arc<Region> {
+        if let Some(domain) = self.link.grants().domain() {
+            region.register(domain).unwrap();
+        }
+        region
+    }
+
+    /// Lets the other side use all of a region, and tells it by a message if it has to know of it.
+    pub fn lets(&mut self, other: &mut Side<L>, memory: &Arc<Region>, rights: Rights) -> GrantId {
+        self.lets_range(other, memory, (0, memory.bytes()), rights)
+    }
+
+    pub fn lets_range(
+        &mut self,
+        other: &mut Side<L>,
+        memory: &Arc<Region>,
+        (offset, bytes): (u64, u64),
+        rights: Rights,
+    ) -> GrantId {
+        let grant = self.link.grants().grant(memory.clone(), offset, bytes, rights, Use::Many).unwrap();
+        if other.link.reaches(grant) {
+            return grant;
+        }
+        self.post(0, &[Operation::Send { bytes: b"granted", names: Some(grant) }], other);
+        poll_until(self, other, |_, other| other.received.last().is_some_and(|(_, bytes)| bytes == b"granted"));
+        other.received.pop();
+        assert!(other.link.reaches(grant));
+        grant
     }
 
     /// Every operation has one completion, and the link goes down once.
@@ -64,7 +110,7 @@ impl Side {
     }
 
     /// Posts, and polls both sides while the lane is full.
-    pub fn post(&mut self, lane: usize, operations: &[Operation<'_>], other: &mut Side) {
+    pub fn post(&mut self, lane: usize, operations: &[Operation<'_>], other: &mut Side<L>) {
         until(|| {
             self.poll();
             other.poll();
@@ -116,18 +162,22 @@ pub fn pair(lanes: usize, limits: &Limits, buffer_bytes: Option<usize>) -> (Side
     (Side::new(a, limits), Side::new(b, limits))
 }
 
+/// How long something may take that takes no time: for those who expect that it hangs, less than half a minute.
+const PATIENCE: &str = "SCATTER_RING_PATIENCE_S";
+
 /// Repeats until it is true, for half a minute at most.
 #[track_caller]
 pub fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
+    let seconds = std::env::var(PATIENCE).ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(30);
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "it hangs");
+        assert!(start.elapsed() < Duration::from_secs(seconds), "it hangs");
         std::thread::yield_now();
     }
 }
 
 #[track_caller]
-pub fn poll_until(a: &mut Side, b: &mut Side, mut done: impl FnMut(&Side, &Side) -> bool) {
+pub fn poll_until<L: Transport>(a: &mut Side<L>, b: &mut Side<L>, mut done: impl FnMut(&Side<L>, &Side<L>) -> bool) {
     until(|| {
         a.poll();
         b.poll();
@@ -137,7 +187,7 @@ pub fn poll_until(a: &mut Side, b: &mut Side, mut done: impl FnMut(&Side, &Side)
 
 /// Shuts one side down, and waits until both are quiet.
 #[track_caller]
-pub fn end(a: &mut Side, b: &mut Side) {
+pub fn end<L: Transport>(a: &mut Side<L>, b: &mut Side<L>) {
     a.link.shut_down();
     poll_until(a, b, |a, b| a.link.is_quiet() && b.link.is_quiet());
 }

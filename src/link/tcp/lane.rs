@@ -1,7 +1,7 @@
 //! A lane: one socket, and what is under way on it in both directions. Driven by whoever calls [`Lane::step`], never waits.
 
 use super::super::grants::Grants;
-use super::super::{GrantId, Reason, Violation};
+use super::super::{GrantId, Reason};
 use super::job::{Buffer, Job, News, Order};
 use super::receive::Receiving;
 use super::send::Sending;
@@ -152,11 +152,5 @@ impl Lane {
 impl From<Reason> for News {
     fn from(reason: Reason) -> News {
         News::Down(reason)
-    }
-}
-
-impl From<Violation> for Reason {
-    fn from(violation: Violation) -> Reason {
-        Reason::Violation(violation.0)
     }
 }

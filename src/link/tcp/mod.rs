@@ -27,7 +27,7 @@ mod send;
 mod socket;
 mod thread;
 
-use super::{Bell, DESCRIPTORS, Event, Grants, Operation, PostError, Reason, Transport, check};
+use super::{Bell, DESCRIPTORS, Event, GrantId, Grants, Mover, Operation, PostError, Reason, Transport, check};
 use crate::pack::ListTask;
 use crate::region::ForkGuard;
 use crate::sync::{AtomicU64, Ordering};
@@ -269,6 +269,14 @@ impl Transport for Link {
             Driver::Ended => false,
         });
         threads || self.grants.has_ended() || self.untold.is_some()
+    }
+
+    fn mover(&self) -> Mover {
+        Mover::Processors
+    }
+
+    fn reaches(&self, _: GrantId) -> bool {
+        true
     }
 
     /// Lane 0's socket.

@@ -1,6 +1,6 @@
 //! A lane with a thread of its own, fed and answering by rings on the heap.
 
-use super::super::Bell;
+use super::super::bell::{Bell, Ringer};
 use super::super::channel::{Receiver, Sender, channel};
 use super::super::cores::take_share;
 use super::Limits;
@@ -48,7 +48,7 @@ impl LaneThread {
             news: news_out,
             sleeper: Sleeper::default(),
             shared: shared.clone(),
-            ringer: Ringer { bell, waker: Waker::default() },
+            ringer: Ringer::new(bell),
             spin: limits.spin,
         };
         let name = format!("scatter-lane-{number}");
@@ -83,26 +83,6 @@ impl LaneThread {
     pub fn join(self) -> Option<Receiver<Order>> {
         // A panic has been noticed by the missing `Quiet`.
         self.thread.join().ok()
-    }
-}
-
-/// How a lane's thread wakes the poller; rings when the thread ends, however it does.
-struct Ringer {
-    bell: Bell,
-    waker: Waker,
-}
-
-impl Ringer {
-    fn ring(&mut self) {
-        if self.waker.must_wake(&self.bell.sleep) {
-            let _ = rustix::io::write(&*self.bell.bell, &1u64.to_ne_bytes());
-        }
-    }
-}
-
-impl Drop for Ringer {
-    fn drop(&mut self) {
-        self.ring();
     }
 }
 
@@ -215,7 +195,7 @@ mod tests {
             news,
             sleeper: Sleeper::default(),
             shared: Arc::new(Shared { sleep: sleep(), doorbell: doorbell() }),
-            ringer: Ringer { bell, waker: Waker::default() },
+            ringer: Ringer::new(bell),
             spin: limits.spin,
         };
         let slots = Arc::new(Region::allocate(4096, Huge::Never).unwrap().0);
