@@ -5,7 +5,7 @@ mod situations;
 
 use scatter_ring::cost::{
     Bound, Budget, Choice, Class, CopyProfile, Direction, LinkProfile, Prediction, Route, Shortage, Situation, Verdict,
-    Wire, choose, explain, predict,
+    Wire, choose, device_gathers_from, explain, predict,
 };
 use situations::{any_class, any_situation, any_work, plain, reference, rows, work};
 
@@ -440,4 +440,19 @@ fn a_machine_without_figures_is_taken_for_the_worst() {
     let mut unknown = plain();
     unknown.owner = CopyProfile { bytes_per_ns: f64::NAN, ..unknown.owner };
     assert_eq!(choose(&work(&[rows(98_304, 264)]), &unknown).choice, Choice::DIRECT);
+}
+
+#[test]
+fn a_device_gathers_what_is_long_enough_and_has_several_pieces_in_a_request() {
+    let copies = CopyProfile { bytes_per_ns: 20.0, piece_ns: 6.0, decode_ns: 1.0, plan_ns: 1.0, workers: 2 };
+    let link = LinkProfile { operation_ns: 100.0, max_sge: 30, wire: Wire::Nic, ..plain().link };
+    let from = device_gathers_from(&link, &copies);
+    assert!((256..2048).contains(&from), "{from}");
+    let slower = device_gathers_from(&LinkProfile { operation_ns: 20_000.0, ..link }, &copies);
+    assert!(slower > 8 * from, "requests that cost more are for longer pieces: {slower}");
+    let more_workers = device_gathers_from(&link, &CopyProfile { workers: 8, ..copies });
+    assert!(more_workers > from, "more of them pack more: {more_workers}");
+    assert_eq!(device_gathers_from(&LinkProfile { max_sge: 1, ..link }, &copies), u32::MAX);
+    let by_processors = LinkProfile { wire: Wire::Cpu { ns_per_byte: 0.1, cores: 2 }, ..link };
+    assert_eq!(device_gathers_from(&by_processors, &copies), u32::MAX);
 }

@@ -1,12 +1,15 @@
 //! The engine against the executable model: same descriptors, same spans, same bytes.
 
 mod model;
+mod nic;
+mod seeded;
 mod support;
 
 use model::{Model, Region as ModelRegion};
+use nic::{Drive, Network, Profile};
 use ring_abi::SpanFlags;
 use ring_abi::{Descriptor, Extension, Flags, FragmentRecord, IndexKind, Kind, NOTIFY_BYTES_MAX, Opcode, Route, Span};
-use scatter_ring::engine::{Config, Engine, PeerSettings, RunningEngine};
+use scatter_ring::engine::{Config, Engine, PeerSettings, PeerTransport, RunningEngine, VerbsLibrary};
 use scatter_ring::owner::{self, Lent, Owner};
 use scatter_ring::region::{Region, Rights, SharedPages};
 use std::collections::BTreeMap;
@@ -464,34 +467,63 @@ fn transfers_between_lent_memory_do_what_the_model_does() {
     lent_regions_do_what_the_model_does(&[SRC, DST]);
 }
 
-/// Which regions are a peer's: the rest is here.
-fn regions_of_a_peer_do_what_the_model_does(which: &[usize], lanes: u16, slots: u32) {
-    let peers = PeerSettings { lanes, slots, owner_slots: slots, slot_bytes: 64 << 10, ..PeerSettings::default() };
-    let start = |listen: &[&str]| {
-        let listen = listen.iter().map(|address| address.parse().unwrap()).collect();
-        let peers = Some(PeerSettings { listen, ..peers.clone() });
+/// Which regions are a peer's: the rest is here. The settings of both engines say how they reach each other.
+fn regions_of_a_peer_do_what_the_model_does(which: &[usize], settings: [PeerSettings; 2]) {
+    let [there, here] = settings.map(|settings| {
+        // Both are on this host, and would map each other's memory.
+        let peers = Some(PeerSettings { map_memory: false, slot_bytes: 64 << 10, ..settings });
         Engine::new(&Config { workers: 1, peers, ..Config::default() }).unwrap().start().unwrap()
-    };
-    let (there, here) = (start(&["127.0.0.1:0"]), start(&[]));
+    });
     let mut stage = Stage::new(here.connect().unwrap(), 0);
     stage.move_to_peer(which, &there);
     for seed in seeds(cases(2_000, 200)) {
         run_case(&mut stage, seed, std::thread::yield_now);
     }
+    assert_eq!(here.counters().peer_regions_mapped, 0);
+}
+
+fn by_sockets(lanes: u16, slots: u32) -> [PeerSettings; 2] {
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let here = PeerSettings { lanes, slots, owner_slots: slots, ..PeerSettings::default() };
+    [PeerSettings { listen, ..here.clone() }, here]
+}
+
+/// The same, by devices that this process plays.
+fn by_devices(network: &Network, lanes: u16, slots: u32) -> [PeerSettings; 2] {
+    let mut number = 0;
+    by_sockets(lanes, slots).map(|settings| {
+        number += 1;
+        PeerSettings {
+            transport: PeerTransport::Verbs,
+            device: Some(network.device(number - 1).to_owned()),
+            verbs_library: Some(VerbsLibrary(network.library())),
+            ..settings
+        }
+    })
 }
 
 #[test]
 fn transfers_from_a_peer_do_what_the_model_does() {
-    regions_of_a_peer_do_what_the_model_does(&[SRC], 3, 16);
+    regions_of_a_peer_do_what_the_model_does(&[SRC], by_sockets(3, 16));
 }
 
 #[test]
 fn transfers_to_a_peer_do_what_the_model_does() {
-    regions_of_a_peer_do_what_the_model_does(&[DST], 3, 16);
+    regions_of_a_peer_do_what_the_model_does(&[DST], by_sockets(3, 16));
 }
 
 #[test]
 fn transfers_to_and_from_a_peer_over_one_socket_and_with_one_slot_do_what_the_model_does() {
-    regions_of_a_peer_do_what_the_model_does(&[SRC], 1, 1);
-    regions_of_a_peer_do_what_the_model_does(&[DST], 1, 1);
+    regions_of_a_peer_do_what_the_model_does(&[SRC], by_sockets(1, 1));
+    regions_of_a_peer_do_what_the_model_does(&[DST], by_sockets(1, 1));
+}
+
+#[test]
+fn transfers_from_and_to_a_peer_by_devices_do_what_the_model_does() {
+    for (lanes, slots) in [(3, 16), (1, 1)] {
+        let network = Network::new(Profile::rxe(), Drive::Thread, 3);
+        regions_of_a_peer_do_what_the_model_does(&[SRC], by_devices(&network, lanes, slots));
+        regions_of_a_peer_do_what_the_model_does(&[DST], by_devices(&network, lanes, slots));
+        network.assert_clean();
+    }
 }

@@ -5,7 +5,7 @@
 use rustix::net::sockopt;
 use scatter_ring::peer::{
     Config, Connected, Counters, End, Endpoint, Event, Events, Failure, Identity, Key, Keys, Peers, Refusal, Role,
-    StartError,
+    StartError, VERBS,
 };
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -170,6 +170,36 @@ fn the_sockets_are_set_for_small_messages_and_for_finding_out_that_nobody_is_the
             assert!(!is_watched(socket), "the peer thread still looks at it");
         }
     }
+}
+
+#[test]
+fn a_connection_that_ends_before_its_engines_have_settled_it_is_a_failed_attempt() {
+    let _alone = alone();
+    let offering = || Peers::start(Config { offers: VERBS, ..config(Some(1)) }).unwrap();
+    let ((a, a_events), (b, b_events)) = (offering(), offering());
+    a.connect(endpoint(&b));
+    let mut attempts = 0;
+    let failure = loop {
+        match a_events.wait(LONG) {
+            Some(Event::Connected(connected)) => {
+                assert_eq!((connected.features, attempts < 10), (VERBS, true));
+                attempts += 1;
+            }
+            Some(Event::Unreachable { failure, retry_in: Some(_), .. }) => break failure,
+            other => panic!("{other:?}"),
+        }
+        // The other side has to have let go too.
+        drop(connected(&b_events));
+    };
+    assert_eq!((failure, attempts), (Failure::Unsettled, 3));
+
+    // One that is settled begins anew: its loss is no failure.
+    for _ in 0..4 {
+        let (mut x, y) = (connected(&a_events), connected(&b_events));
+        x.hold.settle();
+        drop((x, y));
+    }
+    assert!(matches!(a_events.wait(LONG), Some(Event::Connected(_))));
 }
 
 /// Whether an epoll of this process has it.

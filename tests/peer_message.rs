@@ -40,6 +40,7 @@ fn each() -> Vec<(Message<'static>, Vec<usize>)> {
         (Message::Notify { request: long, number: word, user_data: 6, offset: 7, payload: list }, (20..24).collect()),
         (Message::Notified { request: long, status: Status::NOT_DONE }, vec![]),
         (Message::Here { host: [0xA5; 16], token: *b"0123456789abcdef", path: "/run/ä/socket" }, vec![]),
+        (Message::Left { number: word }, vec![]),
     ]
 }
 
@@ -61,7 +62,7 @@ fn every_kind_means_after_the_wire_what_it_meant_before() {
         same(&message);
         kinds.push(written(&message)[0]);
     }
-    assert_eq!(kinds, (1..=17).collect::<Vec<u8>>(), "a kind has another number, or no sample");
+    assert_eq!(kinds, (1..=18).collect::<Vec<u8>>(), "a kind has another number, or no sample");
 }
 
 #[test]
@@ -87,6 +88,7 @@ fn extreme_values_come_through() {
         }
         same(&Message::Close { number: word });
         same(&Message::Withdrawn { number: word });
+        same(&Message::Left { number: word });
         same(&Message::Slots { grant: long, slots: word, slot_bytes: word });
         same(&Message::Ping { number: long });
         same(&Message::Pong { number: long });
@@ -171,7 +173,7 @@ fn lengths_beyond_the_limits_and_bad_texts_are_refused() {
     assert_eq!(set(&open, 4, NAME_BYTES_MAX as u32 + 1, 1), Some("a name that is too long"));
     assert_eq!(set(&open, 24, u32::MAX, 0), Some("a name that is not UTF-8"));
     assert_eq!(set(&Message::Close { number: 1 }, 0, 0, 0), Some("unknown kind"));
-    assert_eq!(set(&Message::Close { number: 1 }, 0, 18, 0), Some("unknown kind"));
+    assert_eq!(set(&Message::Close { number: 1 }, 0, 19, 0), Some("unknown kind"));
     let payload = &full[..NOTIFY_BYTES_MAX as usize];
     let notify = Message::Notify { request: 1, number: 1, user_data: 1, offset: 1, payload };
     assert_eq!(set(&notify, 4, NOTIFY_BYTES_MAX + 1, 1), Some("a payload that is too long"));

@@ -231,6 +231,7 @@ fn the_unit_is_one_that_systemd_understands() {
     // The same with what gives it a network.
     std::fs::create_dir(place.path("scatter-ring.service.d")).unwrap();
     place.file("scatter-ring.service.d/peers.conf", include_str!("../dist/scatter-ring-peers.conf"));
+    place.file("scatter-ring.service.d/rdma.conf", include_str!("../dist/scatter-ring-rdma.conf"));
     let verify = Command::new("systemd-analyze").arg("verify").arg(file).output();
     let Ok(verify) = verify else { return not_run("there is no systemd-analyze here") };
     let said = text(&verify.stderr);

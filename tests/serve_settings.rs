@@ -70,6 +70,8 @@ fn peers_are_there_if_the_file_or_an_option_says_anything_of_them() {
         "slot_bytes = 262144",
         "connections = 64",
         "map_memory = true",
+        "transport = \"auto\"",
+        "device = \"\"",
     ] {
         assert!(nowhere.contains(part), "{part:?} is not in: {nowhere}");
     }
@@ -90,6 +92,12 @@ fn peers_are_there_if_the_file_or_an_option_says_anything_of_them() {
     let maps = |config: &str, more: &[&str]| peers(config, more).unwrap().contains("map_memory = true");
     assert!(!maps("", &["--peer-no-mapping"]) && !maps("[peers]\nmap_memory = true", &["--peer-no-mapping"]));
     assert!(!maps("[peers]\nmap_memory = false", &[]) && maps("[peers]\nmap_memory = true", &[]));
+    let with_device = "[peers]\ntransport = \"verbs\"\ndevice = \"mlx5_0\"\ndevice_port = 2\ngid_index = 0\n";
+    let said = peers(with_device, &["--peer-transport", "tcp", "--peer-device", "rxe0"]).unwrap();
+    for part in ["transport = \"tcp\"", "device = \"rxe0\"", "device_port = 2", "gid_index = 0"] {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
+    assert!(peers("", &["--peer-transport", "auto"]).is_some() && peers("", &["--peer-device", "rxe0"]).is_some());
     let reachable = ["--peer-listen", "192.0.2.1:1", "--check-config"];
     refused(
         place.serve("").args(reachable),
@@ -146,6 +154,10 @@ fn wrong_settings_are_refused_with_file_line_and_key() {
         ("[peers]\nslot_bytes = \"8 KiB\"", &["slot_bytes: 8192, must be from 16384 to 16777216"]),
         ("[peers]\nslot_bytes = 16385", &["slot_bytes: 16385, must be a multiple of 4096"]),
         ("[peers]\ndead_after = 1", &["unknown field `dead_after`"]),
+        ("[peers]\ntransport = \"pigeon\"", &["line 2", "unknown variant `pigeon`", "one of `auto`, `verbs`, `tcp`"]),
+        ("[peers]\ndevice_port = 256", &[":2: peers.device_port = 256: must be from 0 to 255"]),
+        ("[peers]\ngid_index = 256", &[":2: peers.gid_index = 256: must be from -1 to 255"]),
+        ("[peers]\ntransport = \"verbs\"\ndevice = \"none\"", &["peers: transport = \"verbs\": ", "RDMA"]),
     ] {
         refused(place.serve(config).arg("--check-config"), parts);
         refused(&mut place.serve(config), parts);

@@ -11,6 +11,7 @@ mod tables;
 use super::Failure;
 use events::Event;
 use logs::{Format, Log};
+use peers::Transport;
 use ring_abi::Status;
 use scatter_ring::engine::{Counters, Engine, RunningEngine};
 use settings::Settings;
@@ -70,6 +71,15 @@ pub struct Args {
     /// Send what engines on this host open at each other, and do not let it be mapped
     #[arg(long)]
     peer_no_mapping: bool,
+    /// By which means memory of other engines is reached [default: auto]
+    ///
+    /// Engines meet over TCP in any case. With `verbs` this engine does not start without an RDMA device, and has no connection
+    /// that cannot use it.
+    #[arg(long, value_name = "MEANS")]
+    peer_transport: Option<Transport>,
+    /// The RDMA device for that, as `rdma link` lists it [default: the first with a port that is up]
+    #[arg(long, value_name = "NAME")]
+    peer_device: Option<String>,
     /// How the log on standard error looks
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log: Format,
@@ -192,6 +202,10 @@ fn report(counters: &Counters, log: &Log) {
         refused = by_status(&counters.refused),
         peers = counters.peers_connected.saturating_sub(counters.peers_ended),
         peers_connected = counters.peers_connected,
+        peers_by_verbs = counters.peers_by_verbs,
+        peers_by_tcp = counters.peers_by_tcp,
+        peers_fell_back = counters.peers_fell_back,
+        peers_not_set_up = counters.peers_not_set_up,
         peers_violated = counters.peers_violated,
         peers_unreachable = counters.peers_unreachable,
         peer_opens_refused = counters.peer_opens_refused,

@@ -22,6 +22,7 @@ pub use accuracy::Accuracy;
 pub use choose::{Choice, Decision, Route, choose};
 pub use chooser::{Chooser, ChooserCounts, Geometry};
 pub use explain::{Candidate, Explanation, Shortage, Verdict, explain};
-pub use model::{Bound, CHUNK_ELEMENTS, Prediction, Situation, predict, window_operations, window_segments};
+pub use model::window_segments;
+pub use model::{Bound, CHUNK_ELEMENTS, Prediction, Situation, device_gathers_from, predict, window_operations};
 pub use moving::{LinkMeasurements, Moving};
 pub use profile::{Budget, CopyProfile, LinkProfile, Wire};

@@ -19,7 +19,7 @@
 
 use super::gather::{Gather, Shape};
 use super::terms::{Load, Terms};
-use super::{Budget, Choice, CopyProfile, Direction, LinkProfile, Work, direct::Direct};
+use super::{Budget, Choice, CopyProfile, Direction, LinkProfile, Wire, Work, direct::Direct};
 
 /// What a prediction is made from besides the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -210,6 +210,26 @@ pub fn window_segments(work: &Work, situation: &Situation, choice: Choice) -> u3
     let segments = terms.window * (direct.segments / direct.operations.max(1.0)).max(1.0);
     (segments.ceil() as u32).clamp(1, CHUNK_ELEMENTS)
 }
+
+/// The mean length of pieces from which on a device that takes several in a request gathers them for less than packing costs:
+/// packing is `1 / R_copy` and the bytes by `B_mem` for each piece, spread over the workers; the device's part is its share of
+/// a request, and an entry that it fetches. `u32::MAX` where processors move the bytes, or the device takes one piece.
+#[must_use]
+pub fn device_gathers_from(link: &LinkProfile, copies: &CopyProfile) -> u32 {
+    if link.wire != Wire::Nic || link.max_sge < 2 {
+        return u32::MAX;
+    }
+    let by_device_ns = link.operation_ns / f64::from(link.max_sge) + ENTRY_NS;
+    let bytes_ns = by_device_ns * f64::from(copies.workers.max(1)) - copies.piece_ns - copies.decode_ns;
+    // A float that does not fit becomes the nearest number.
+    (bytes_ns * copies.bytes_per_ns).max(GATHERED_BYTES_MIN).ceil() as u32
+}
+
+/// What a device takes to fetch one piece of a request more: a read over PCIe, most of which overlaps with others.
+const ENTRY_NS: f64 = 10.0;
+/// Shorter pieces are packed whatever the figures say: below a cache line or four the device moves more of headers than of
+/// them.
+const GATHERED_BYTES_MIN: f64 = 256.0;
 
 /// Most pieces of one side of a chunk. Rows of 64 bytes make chunks of at most 256 KiB, whatever C is.
 pub const CHUNK_ELEMENTS: u32 = 4096;

@@ -2,11 +2,14 @@
 
 use super::EngineError;
 use super::remote::RemoteConfig;
-use crate::peer::{self, Keys, LANES_MAX, MAP_MEMORY};
+use crate::link::verbs::nic::{Choice, Nic};
+use crate::peer::{self, Keys, LANES_MAX, MAP_MEMORY, VERBS};
 use crate::region::Trust;
+use crate::verbs::Library;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How an engine runs.
@@ -62,6 +65,43 @@ pub struct PeerSettings {
     /// are copies within memory. Needs a [socket](super::RunningEngine::listen) of the engine whose memory it is, which then
     /// keeps a file descriptor for every region that is registered. Goes over the connection otherwise.
     pub map_memory: bool,
+    /// By which means memory of other engines is reached.
+    pub transport: PeerTransport,
+    /// The RDMA device, by its name. `None`: the first with a port that is up.
+    pub device: Option<String>,
+    /// Its port, from 1. `None`: the first that is up.
+    pub device_port: Option<u8>,
+    /// The place of the port's address in its table of GIDs. `None`: of RoCE v2 before v1, of an IPv4 address before one of IPv6.
+    pub gid_index: Option<u8>,
+    /// Devices that a test plays, instead of this machine's.
+    #[doc(hidden)]
+    pub verbs_library: Option<VerbsLibrary>,
+}
+
+/// Functions that are not those of an installed library.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct VerbsLibrary(pub Arc<Library>);
+
+impl PartialEq for VerbsLibrary {
+    fn eq(&self, other: &VerbsLibrary) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for VerbsLibrary {}
+
+/// By which means memory of other engines is reached. They meet over TCP in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PeerTransport {
+    /// By RDMA verbs where both sides have a device and reach each other by it, else over TCP.
+    #[default]
+    Auto,
+    /// By RDMA verbs only. An engine without a device does not start, and a connection that cannot be had so is refused or
+    /// ended.
+    Verbs,
+    /// Over TCP only.
+    Tcp,
 }
 
 /// What clients may take from an engine. What goes beyond is refused with
@@ -102,7 +142,7 @@ impl Default for Config {
 
 impl Default for PeerSettings {
     /// Listens nowhere, has no keys. 3 lanes; 16 slots of 256 KiB for each direction, and 16 to pack in; 64 connections; 2.5 s; maps
-    /// memory.
+    /// memory; RDMA verbs where they work.
     fn default() -> Self {
         PeerSettings {
             listen: Vec::new(),
@@ -116,6 +156,11 @@ impl Default for PeerSettings {
             connections: 64,
             dead_after: DEAD_AFTER_MAX,
             map_memory: true,
+            transport: PeerTransport::Auto,
+            device: None,
+            device_port: None,
+            gid_index: None,
+            verbs_library: None,
         }
     }
 }
@@ -132,16 +177,45 @@ impl PeerSettings {
     /// Values of [`connections`](Self::connections).
     pub const CONNECTIONS: RangeInclusive<u32> = 1..=1024;
 
-    /// Whether an engine could start with them, as far as can be seen without listening; reads the key file.
+    /// Whether an engine could start with them, as far as can be seen without listening; reads the key file, and opens the RDMA
+    /// device if there has to be one.
     ///
     /// # Errors
-    /// A value out of its range, a key file that cannot be used, an address that needs a key, an unknown congestion control.
+    /// A value out of its range, a key file that cannot be used, an address that needs a key, an unknown congestion control, no
+    /// RDMA device where nothing else will do.
     pub fn check(&self) -> Result<(), EngineError> {
-        Ok(self.peer_config()?.check()?)
+        self.peer_config(false)?.check()?;
+        if self.transport == PeerTransport::Verbs {
+            self.open_device()?;
+        }
+        Ok(())
+    }
+
+    /// The device for RDMA verbs, if they are to be used and there is one. Says what it finds, once.
+    pub(super) fn open_device(&self) -> Result<Option<Arc<Nic>>, EngineError> {
+        let Self { device, device_port, gid_index, verbs_library, .. } = self.clone();
+        let choice = Choice { device, port: device_port, gid_index };
+        if self.transport == PeerTransport::Tcp {
+            return Ok(None);
+        }
+        let played = verbs_library.map(|VerbsLibrary(library)| Nic::open_of(&library, &choice));
+        match played.unwrap_or_else(|| Nic::open(&choice)) {
+            Ok(nic) => Ok(Some(nic)),
+            Err(error) if self.transport == PeerTransport::Verbs => Err(EngineError::NoVerbs(error.to_string())),
+            // Somebody has said that there is one.
+            Err(error) if choice != Choice::default() => {
+                tracing::warn!(reason = %error, "the RDMA device is not used: peers are reached over TCP");
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::info!(reason = %error, "no RDMA here: peers are reached over TCP");
+                Ok(None)
+            }
+        }
     }
 
     /// What the thread that listens and dials is started with.
-    pub(super) fn peer_config(&self) -> Result<peer::Config, EngineError> {
+    pub(super) fn peer_config(&self, has_device: bool) -> Result<peer::Config, EngineError> {
         self.check_values()?;
         let keys = self.key_file.as_deref().map(Keys::read).transpose()?;
         Ok(peer::Config {
@@ -156,7 +230,8 @@ impl PeerSettings {
             },
             congestion: self.congestion.clone(),
             connections_max: self.connections as usize,
-            offers: if self.map_memory { MAP_MEMORY } else { 0 },
+            offers: if self.map_memory { MAP_MEMORY } else { 0 } | if has_device { VERBS } else { 0 },
+            requires: if self.transport == PeerTransport::Verbs { VERBS } else { 0 },
             ..peer::Config::new()?
         })
     }
@@ -194,6 +269,12 @@ impl PeerSettings {
             let (least, most) = (DEAD_AFTER_MIN, DEAD_AFTER_MAX);
             return wrong(format!("dead_after: {:?}, must be from {least:?} to {most:?}", self.dead_after));
         }
+        if self.device.as_ref().is_some_and(|name| name.is_empty() || name.len() > DEVICE_BYTES_MAX) {
+            return wrong(format!("device: a name has from 1 to {DEVICE_BYTES_MAX} bytes"));
+        }
+        if self.device_port == Some(0) {
+            return wrong("device_port: 0, ports are counted from 1".to_owned());
+        }
         if self.advertise.is_empty()
             && let Some(address) = self.listen.iter().find(|address| address.ip().is_unspecified())
         {
@@ -205,6 +286,8 @@ impl PeerSettings {
     }
 }
 
+/// As the kernel has them.
+const DEVICE_BYTES_MAX: usize = 63;
 /// Commands of one peer outstanding.
 const COMMANDS: u32 = 64;
 const PAGE_BYTES: u32 = 4096;

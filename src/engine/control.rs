@@ -43,6 +43,8 @@ pub(super) struct Attached {
     pub(super) region_bytes: u64,
     /// Names that it has given to regions.
     pub(super) exports: usize,
+    /// It reaches memory of peers by the RDMA device, which therefore reaches all of its own.
+    pub(super) uses_device: bool,
     /// It is no client's.
     pub(super) lease: Lease,
     /// Codes, by bit, of refusals that the log has.
@@ -64,6 +66,7 @@ impl Attached {
             handles: HandleTable::new(regions_max),
             region_bytes: 0,
             exports: 0,
+            uses_device: false,
             lease: Lease::None,
             said: 0,
         }
@@ -137,6 +140,7 @@ const HELLO_WAIT: Duration = Duration::from_secs(5);
 /// Tokens of the bells and of listeners among session numbers in epoll events.
 const BELL: u64 = u64::MAX;
 const PEERS: u64 = u64::MAX - 1;
+const DEVICE: u64 = u64::MAX - 2;
 const LISTENERS: u64 = 1 << 63;
 
 impl Control {
@@ -152,6 +156,9 @@ impl Control {
         epoll::add(&epoll, &*inbox.bell, EventData::new_u64(BELL), EventFlags::IN)?;
         if let Some(bell) = peering.as_ref().and_then(Peering::bell) {
             epoll::add(&epoll, bell, EventData::new_u64(PEERS), EventFlags::IN)?;
+        }
+        if let Some(bell) = peering.as_ref().and_then(Peering::device_bell) {
+            epoll::add(&epoll, bell, EventData::new_u64(DEVICE), EventFlags::IN)?;
         }
         let handle = ControlHandle(inbox.sender.clone());
         let control = Control {
@@ -180,8 +187,10 @@ impl Control {
     pub fn run(mut self) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
         // A closing can wait for peers, whom the poller knows.
-        while !(self.stopping && self.sessions.is_empty() && self.closings.is_empty()) {
-            let timeout = [self.forget_silent(), self.refuse_late(), self.end_leases()].into_iter().flatten().min();
+        while !self.is_over() {
+            let patience = self.patience().filter(|_| self.stopping);
+            let timeouts = [self.forget_silent(), self.refuse_late(), self.end_leases(), patience];
+            let timeout = timeouts.into_iter().flatten().min();
             let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
             // An interrupted wait found nothing.
             let n = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
@@ -189,6 +198,7 @@ impl Control {
                 match event.data.u64() {
                     BELL => self.read_letters(),
                     PEERS => self.read_peer_events(),
+                    DEVICE => self.read_device_events(),
                     token if token & LISTENERS != 0 => self.accept((token & !LISTENERS) as usize),
                     session => self.read_socket(session),
                 }
@@ -200,6 +210,17 @@ impl Control {
                 let _ = rustix::fs::unlink(path);
             }
         }
+    }
+
+    fn is_over(&self) -> bool {
+        // Threads that set connections up have memory and the poller's bell.
+        let is_setting_up = self.patience().is_some();
+        self.stopping && self.sessions.is_empty() && self.closings.is_empty() && !is_setting_up
+    }
+
+    /// For how long a stop waits for them, if there are any.
+    fn patience(&self) -> Option<Duration> {
+        self.peering.as_ref().and_then(Peering::patience)
     }
 
     /// Closes connections that have not said HELLO in time, and says when to look again: whoever is allowed to connect
@@ -247,7 +268,9 @@ impl Control {
             Event::PeerHere { seat, here } => self.peer_here(seat, here),
             Event::PeerFetches { session, found } => self.peer_fetches(session, found),
             Event::PeersLeft { ticket } => self.peers_left(ticket),
+            Event::PeerSetUp { seat, done } => self.peer_set_up(seat, done),
             Event::PeerDown { seat, is_violated } => self.peer_down(seat, is_violated),
+            Event::PeerStuck(seat) => self.peer_stuck(seat),
             Event::PollerGone => self.poller_gone(),
         }
     }

@@ -187,7 +187,12 @@ impl Control {
             .ok_or_else(|| Refusal::new(Status::LIMIT_EXCEEDED, format!("{regions_max} regions (limit regions)")))?;
         let Held { memory, rights, exporter, remote, .. } = self.held(id, handle.0.into())?;
         let (memory, remote) = (memory.clone(), remote.clone());
-        let granted = Granted { memory, rights: *rights, exporter: *exporter, remote };
+        // Before the poller knows it.
+        let (rights, exporter) = (*rights, *exporter);
+        if let Some(region) = memory.as_ref().and_then(|memory| memory.mapped()) {
+            self.register_for(id, region);
+        }
+        let granted = Granted { memory, rights, exporter, remote };
         self.command(Command::Grant { session: id, handle, granted });
         Ok(handle)
     }

@@ -4,9 +4,12 @@ use super::EngineError;
 use super::remote::{Here, Remote, SeatId};
 use super::session::{Granted, Session};
 use super::staging::Staging;
+use super::verbs::SetUp;
 use crate::attach::{AttachError, Socket};
+use crate::link::Transport;
 use crate::peer::{Connected, Endpoint};
 use crate::region::{Region, Rights, SharedPages};
+use crate::verbs::MemoryRegion;
 use ring_abi::{Handle, Status};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
@@ -50,8 +53,8 @@ pub(super) enum Command {
         session: u64,
         reason: Status,
     },
-    /// A connection to another engine.
-    PeerUp(Box<Connected>),
+    /// A connection to another engine. Its memory is reached by the link that comes with it, else over its sockets.
+    PeerUp(Box<Connected>, Option<Box<dyn Transport>>),
     /// It is not wanted any more, or another one takes its place.
     PeerEnd(SeatId),
     /// A client wants to open a peer's export; [`Event::RemoteOpened`] answers.
@@ -99,6 +102,8 @@ pub(super) struct PeerExport {
     pub rights: Rights,
     /// The session that has exported it, 0 for memory of the engine's process.
     pub exporter: u64,
+    /// By which the peer's device reaches it; kept until the poller has granted it.
+    pub exposed: Option<Arc<MemoryRegion>>,
 }
 
 /// From the poller to the control thread.
@@ -115,6 +120,8 @@ pub(super) enum Event {
     },
     /// The session has drained; with its slots, if it was an owner's.
     Detached(Box<Session>, Option<Box<Staging>>),
+    /// A connection is gone, and its memory is never free.
+    PeerStuck(SeatId),
     /// A peer wants to open an export.
     PeerAsks {
         seat: SeatId,
@@ -143,6 +150,11 @@ pub(super) enum Event {
     RemoteMapped {
         request: u64,
         mapped: Result<Region, AttachError>,
+    },
+    /// What became of the setup of a connection; from the thread that did it. `None`: nothing, and the connection is gone.
+    PeerSetUp {
+        seat: SeatId,
+        done: Option<Box<SetUp>>,
     },
     /// No peer touches the region any more, or any.
     PeersLeft {

@@ -35,12 +35,14 @@ mod part;
 mod parts;
 mod peers;
 mod poller;
+mod registering;
 mod remote;
 mod rows;
 mod session;
 mod staged;
 mod staging;
 mod start;
+mod verbs;
 
 pub use crate::pack::calibrate;
 #[doc(inline)]
@@ -48,7 +50,7 @@ pub use crate::peer::{
     ADDRESSES_MAX, ENDPOINT_BYTES_MAX, Endpoint, EndpointError, Identity, KeyError, KeyId, StartError, make_key_file,
 };
 pub use crate::stats::Counters;
-pub use config::{Config, Limits, PeerSettings};
+pub use config::{Config, Limits, PeerSettings, PeerTransport, VerbsLibrary};
 pub use listen::{ListenError, check_listen};
 
 use crate::attach::{AttachError, Socket};
@@ -67,6 +69,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use verbs::Verbs;
 
 /// What every engine offers its clients. One with [peers](Config::peers) offers [`Features::PEERS`] too.
 pub const FEATURES: Features =
@@ -143,6 +146,9 @@ pub enum EngineError {
     /// Other engines cannot be met this way.
     #[error("peers: {0}")]
     Peers(#[from] StartError),
+    /// Peers are to be reached by RDMA verbs only, and here there are none.
+    #[error("peers: transport = \"verbs\": {0}")]
+    NoVerbs(String),
     /// The engine has stopped.
     #[error("the engine has stopped")]
     Stopped,
@@ -156,18 +162,28 @@ impl Engine {
     pub fn new(config: &Config) -> Result<Engine, EngineError> {
         let system = |operation| move |source| EngineError::System { operation, source };
         // First, because this is what can be wrong.
-        let peers = config.peers.as_ref().map(|settings| Ok::<_, EngineError>(Peers::start(settings.peer_config()?)?));
-        let peers = peers.transpose()?;
+        let start = |settings: &PeerSettings| {
+            // The values, before a device is opened with them.
+            settings.peer_config(false)?;
+            let device = settings.open_device()?;
+            Ok::<_, EngineError>((Peers::start(settings.peer_config(device.is_some())?)?, device))
+        };
+        let (peers, device) = config.peers.as_ref().map(start).transpose()?.unzip();
         let maps = config.peers.as_ref().is_some_and(|settings| settings.map_memory);
         let meeting = peers.as_ref().map(|(peers, _)| Meeting { endpoint: peers.endpoint().cloned(), maps });
         let remote = config.peers.as_ref().map(|settings| settings.remote(config.spin));
         let fork = Arc::new(ForkGuard::new().map_err(system("making the fork guard"))?);
         let (commands, commands_in) = mpsc::channel();
         let (inbox, outbox) = mail::inbox().map_err(system("eventfd"))?;
-        let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox, remote)
+        let poller = Poller::new(config.workers, config.spin, fork.clone(), commands_in, outbox, remote.clone())
             .map_err(system("starting the poller"))?;
+        let verbs = remote.zip(device.flatten()).map(|(remote, nic)| {
+            tracing::info!(device = nic.describe(), "peers that can are reached by RDMA verbs");
+            let requires = config.peers.as_ref().is_some_and(|settings| settings.transport == PeerTransport::Verbs);
+            Verbs::new(Some(nic), requires, &remote, poller.link_bell())
+        });
         let stats = Arc::new(Stats::default());
-        let peering = peers.map(|(peers, events)| Peering::new(peers, events, maps));
+        let peering = peers.map(|(peers, events)| Peering::new(peers, events, maps, verbs));
         let (control, handle) =
             Control::new(config, stats.clone(), commands, poller.bell(), inbox, peering).map_err(system("epoll"))?;
         let thread = std::thread::Builder::new()

@@ -13,9 +13,12 @@ use super::mail::{Command, PeerExport};
 use super::mapping::Mapping;
 use super::memory::Memory;
 use super::remote::{Remote, SeatId};
+use super::verbs::Verbs;
+use crate::link::Transport;
 use crate::peer::{Connected, Endpoint, Event, Events, Failure, Identity, MAP_MEMORY, Peers};
 use crate::region::{HandleTable, Region, Rights};
 use crate::stats;
+use crate::verbs::ProtectionDomain;
 use ring_abi::{Features, Handle, Message, Status};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{HashMap, HashSet};
@@ -42,6 +45,8 @@ pub(super) struct Peering {
     pub leasing: Option<Leasing>,
     /// and does not map theirs.
     pub mapping: Option<Mapping>,
+    /// `None`: all connections go by TCP.
+    pub verbs: Option<Verbs>,
     last_request: u64,
     last_ticket: u64,
 }
@@ -73,7 +78,7 @@ const EVENTS_PER_TURN: usize = 64;
 
 impl Peering {
     /// `maps`: memory is shared with engines on this host.
-    pub fn new(peers: Peers, events: Events, maps: bool) -> Peering {
+    pub fn new(peers: Peers, events: Events, maps: bool, verbs: Option<Verbs>) -> Peering {
         let host = maps.then(this_host).flatten();
         Peering {
             own: peers.identity(),
@@ -86,6 +91,7 @@ impl Peering {
             opening: HashMap::new(),
             leasing: host.map(Leasing::new),
             mapping: host.map(Mapping::new),
+            verbs,
             last_request: 0,
             last_ticket: 0,
         }
@@ -94,6 +100,26 @@ impl Peering {
     /// Readable while there may be events.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.dialler.as_ref().map(|(_, events)| events.as_fd())
+    }
+
+    /// Readable when something has happened to the RDMA device.
+    pub fn device_bell(&self) -> Option<BorrowedFd<'_>> {
+        self.verbs.as_ref().and_then(Verbs::bell)
+    }
+
+    /// The RDMA device's, if there is one that works.
+    pub fn domain(&self) -> Option<Arc<ProtectionDomain>> {
+        self.verbs.as_ref()?.domain()
+    }
+
+    /// The same, if this connection goes by it.
+    pub fn domain_of(&self, seat: SeatId) -> Option<Arc<ProtectionDomain>> {
+        self.verbs.as_ref()?.domain_of(seat)
+    }
+
+    /// For how long a stop waits for threads that set connections up, if there are any.
+    pub fn patience(&self) -> Option<Duration> {
+        self.verbs.as_ref().and_then(Verbs::patience)
     }
 
     /// For the withdrawal of a region from all peers.
@@ -279,6 +305,9 @@ impl Control {
         if bytes == 0 {
             return Err(Refusal::new(Status::BAD_MESSAGE, "the peer gave a region without bytes"));
         }
+        if remote.by_device && mapped.is_none() {
+            self.register_session(session);
+        }
         let memory = mapped.map_or_else(|| Memory::Remote(remote.clone()), |region| Memory::Mapped(Arc::new(region)));
         let held = Held { memory: Some(memory), rights, own: false, exporter: 0, remote: Some(remote.clone()) };
         let handle = self.hold(session, |_| held)?;
@@ -291,6 +320,7 @@ impl Control {
         peering.seats.retain(|_, other| *other != seat);
         peering.leasing.iter_mut().for_each(|leasing| leasing.down(seat));
         peering.mapping.iter_mut().for_each(|mapping| mapping.down(seat));
+        peering.verbs.iter_mut().for_each(|verbs| verbs.down(seat));
         stats::add(&self.stats.attached.peers_ended, 1);
         self.unmap(|mapped| mapped.seat == seat, false);
         if is_violated {
@@ -319,7 +349,7 @@ impl Control {
 
     /// A peer wants to open an export of this engine.
     pub(super) fn peer_asks(&mut self, seat: SeatId, request: u64, name: &str, rights: Rights) {
-        let answer = self.export_for_peer(name, rights);
+        let answer = self.export_for_peer(seat, name, rights);
         let answer = answer.map_err(|Refusal(status, text)| (status, text));
         if let Err((status, _)) = &answer {
             stats::add(&self.stats.attached.peer_opens_refused, 1);
@@ -330,15 +360,17 @@ impl Control {
         self.command(Command::PeerOpened { seat, request, answer });
     }
 
-    fn export_for_peer(&self, name: &str, rights: Rights) -> Result<PeerExport, Refusal> {
+    fn export_for_peer(&mut self, seat: SeatId, name: &str, rights: Rights) -> Result<PeerExport, Refusal> {
         if self.stopping {
             return Err(Refusal::new(Status::STOPPING, ""));
         }
-        let Export { session: exporter, memory, .. } = self.exported(name, rights)?;
+        let Export { session, memory, .. } = self.exported(name, rights)?;
+        let exporter = *session;
         let region = memory.mapped().cloned().ok_or_else(|| {
             Refusal::new(Status::UNSUPPORTED, "memory that its owner packs is for clients of the owner's engine only")
         })?;
-        Ok(PeerExport { region, rights, exporter: *exporter })
+        let exposed = self.expose(seat, &region, rights);
+        Ok(PeerExport { region, rights, exporter, exposed })
     }
 
     /// A client is gone: nobody waits for its answers, and nobody has what it opened.
@@ -391,6 +423,7 @@ impl Control {
     /// Nobody is met any more. What goes over connections that there are is the poller's matter.
     pub(super) fn stop_peering(&mut self) {
         let Some(peering) = &mut self.peering else { return };
+        peering.verbs.iter_mut().for_each(Verbs::abandon_all);
         // Its thread has nothing to wait for, and so has who waits for it here.
         peering.dialler = None;
         for Connecting { asked, .. } in std::mem::take(&mut peering.connecting) {
@@ -418,8 +451,18 @@ impl Control {
         }
     }
 
+    /// A connection is there, and usable at once, or as soon as it is settled how memory is reached.
     fn peer_connected(&mut self, connected: Box<Connected>) {
+        if let Some(connected) = self.begin_setup(connected) {
+            self.fell_back(connected.identity, "it offers none");
+            self.peer_up(connected, None);
+        }
+    }
+
+    /// A connection can be used. `link`: in another way than over its sockets.
+    pub(super) fn peer_up(&mut self, mut connected: Box<Connected>, link: Option<Box<dyn Transport>>) {
         let Some(peering) = &mut self.peering else { return };
+        connected.hold.settle();
         let (identity, dialled, seat) = (connected.identity, connected.dialled, SeatId(connected.epoch));
         peering.seats.insert(identity, seat);
         if connected.features & MAP_MEMORY != 0 {
@@ -428,9 +471,11 @@ impl Control {
         if let Some(dialled) = dialled {
             peering.goes_by(dialled, identity);
         }
-        stats::add(&self.stats.attached.peers_connected, 1);
+        let counters = &self.stats.attached;
+        stats::add(&counters.peers_connected, 1);
+        stats::add(if link.is_some() { &counters.peers_by_verbs } else { &counters.peers_by_tcp }, 1);
         // First, so that the poller knows the connection before a client can name it.
-        self.command(Command::PeerUp(connected));
+        self.command(Command::PeerUp(connected, link));
         self.tell_where();
         self.answer_connecting(identity, dialled);
     }
@@ -440,6 +485,7 @@ impl Control {
         if peering.seats.get(&identity) == Some(&seat) {
             peering.seats.remove(&identity);
         }
+        peering.verbs.iter_mut().for_each(|verbs| verbs.abandon(seat));
         self.command(Command::PeerEnd(seat));
     }
 

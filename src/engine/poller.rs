@@ -134,6 +134,11 @@ impl Poller {
         self.bell.clone()
     }
 
+    /// For links that are made elsewhere.
+    pub fn link_bell(&self) -> Bell {
+        self.shared.remotes.bell()
+    }
+
     /// Serves until it is told to stop and everything has drained.
     pub fn run(&mut self) {
         let mut idle_since: Option<Instant> = None;
@@ -317,8 +322,8 @@ impl Poller {
                     session.end(reason);
                 }
             }
-            Command::PeerUp(connected) => {
-                self.shared.remotes.attach(connected, &self.epoll);
+            Command::PeerUp(connected, link) => {
+                self.shared.remotes.attach(connected, link, &self.epoll);
             }
             Command::PeerEnd(seat) => self.shared.remotes.end(seat),
             Command::RemoteOpen { seat, request, name, rights } => {

@@ -91,7 +91,7 @@ impl Session {
             Direction::Read => unsupported(shape, 1, Field::DST_REGION),
             Direction::Write => unsupported(shape, 0, Field::SRC_REGION),
         })?;
-        let remote = remote.clone();
+        let (remote, forced) = (remote.clone(), remote.route(&local, forced));
         Ok(Checked::Remote(RemoteTransfer { transfer, remote, local, direction, index: index_region, forced }))
     }
 

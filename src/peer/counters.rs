@@ -49,7 +49,7 @@ impl Counters {
             Failure::Refused(End::Ours(refusal)) => of(&mut self.refused, refusal),
             Failure::Refused(End::Theirs(refusal)) => of(&mut self.refused_by_peer, refusal),
             Failure::Abandoned => self.abandoned += 1,
-            Failure::Closed | Failure::System(_) | Failure::NeedsKey => self.broken += 1,
+            Failure::Closed | Failure::System(_) | Failure::NeedsKey | Failure::Unsettled => self.broken += 1,
         }
     }
 }

@@ -215,7 +215,7 @@ impl Thread {
         }
     }
 
-    /// A connection is whole.
+    /// A connection is whole, and nothing about it is left to be found out.
     pub fn dials_succeeded(&mut self, number: u64) {
         for dial in self.dials.values_mut().filter(|dial| dial.state == State::Connected(number)) {
             (dial.rounds, dial.failures) = (0, 0);

@@ -1,7 +1,7 @@
 //! What the peer thread and the rest of the engine say to each other.
 
 use super::exchange::End;
-use super::{Agreed, Endpoint, Identity, Limits, Role, SessionKey, Version};
+use super::{Agreed, Endpoint, Identity, Limits, Role, SessionKey, VERBS, Version};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,13 +38,26 @@ pub struct Connected {
 /// Tells the peer thread, when dropped, that a connection that it gave out has ended.
 #[derive(Debug)]
 pub struct Hold {
-    pub(super) epoch: u64,
-    pub(super) post: Post,
+    epoch: u64,
+    is_settled: bool,
+    post: Post,
+}
+
+impl Hold {
+    /// What the two engines had to find out about the connection is settled, and it is used. One that ends before it is, of
+    /// those that have something to find out ([`VERBS`]), counts as a failed attempt: the engine is dialled again after
+    /// growing pauses, and called unreachable at last.
+    pub fn settle(&mut self) {
+        if !self.is_settled {
+            self.is_settled = true;
+            self.post.send(Letter::Settled(self.epoch));
+        }
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.post.send(Letter::Ended(self.epoch));
+        self.post.send(Letter::Ended { epoch: self.epoch, is_settled: self.is_settled });
     }
 }
 
@@ -101,6 +114,9 @@ pub enum Failure {
     /// Another connection of the same two engines is kept.
     #[error("another connection to this engine is kept")]
     Abandoned,
+    /// It was connected, and then the engines could not agree how their memory is reached.
+    #[error("it answers, but how its memory is reached could not be settled: by RDMA verbs it cannot be")]
+    Unsettled,
 }
 
 impl From<rustix::io::Errno> for Failure {
@@ -144,7 +160,8 @@ impl AsFd for Events {
 pub(super) enum Letter {
     Connect(Endpoint),
     Forget(Identity),
-    Ended(u64),
+    Settled(u64),
+    Ended { epoch: u64, is_settled: bool },
     Stop,
 }
 
@@ -211,7 +228,7 @@ impl Desk {
 impl Connected {
     pub(super) fn new(agreed: Agreed, dialled: Option<Identity>, sockets: Vec<OwnedFd>, post: Post) -> Connected {
         let Agreed { role, identity, epoch, peer_epoch, version, features, limits, session } = agreed;
-        let hold = Hold { epoch, post };
+        let hold = Hold { epoch, is_settled: features & VERBS == 0, post };
         Connected { identity, dialled, role, epoch, peer_epoch, version, features, limits, session, sockets, hold }
     }
 

@@ -26,9 +26,11 @@
 //! | 15 NOTIFY    | payload_bytes | request | number    | 0          | user_data |       | offset | payload |
 //! | 16 NOTIFIED  | status     | request   |            |            |        |          |        |      |
 //! | 17 HERE      | path_bytes | host, 16 bytes |       | token, 16 bytes   |          |        | path |
+//! | 18 LEFT      | number     |           |            |            |        |          |        |      |
 //!
 //! `number` and `batch` are a chunk's [`ChunkId`]. A stage is one byte and 3 bytes of 0. HERE is only for connections of
-//! which both sides offer [`MAP_MEMORY`](super::MAP_MEMORY).
+//! which both sides offer [`MAP_MEMORY`](super::MAP_MEMORY), LEFT for those by which devices reach the other side's memory by
+//! themselves.
 
 use crate::pipeline::{BatchId, ChunkId};
 use crate::plan::{Fault, LIST_BYTES};
@@ -124,6 +126,11 @@ pub enum Message<'a> {
         /// Its number.
         number: u32,
     },
+    /// To the owner, which has withdrawn the region: no operation of this side is under way at it any more, nor will be.
+    Left {
+        /// Its number.
+        number: u32,
+    },
     /// From each side, once, before anything else: its landing slots for WRITE.
     Slots {
         /// A grant for many uses, of all of them, one behind the other.
@@ -205,6 +212,7 @@ const PONG: u8 = 14;
 const NOTIFY: u8 = 15;
 const NOTIFIED: u8 = 16;
 const HERE: u8 = 17;
+const LEFT: u8 = 18;
 
 impl<'a> Message<'a> {
     /// Writes the message behind what is in `bytes`: [`MESSAGE_BYTES_MAX`] bytes at most. A name or a text that is too
@@ -237,6 +245,7 @@ impl<'a> Message<'a> {
             }
             Message::Close { number } => _ = writer.begin(CLOSE, number),
             Message::Withdrawn { number } => _ = writer.begin(WITHDRAWN, number),
+            Message::Left { number } => _ = writer.begin(LEFT, number),
             Message::Slots { grant, slots, slot_bytes } => {
                 writer.begin(SLOTS, slots).long(grant).word(slot_bytes).word(0);
             }
@@ -285,6 +294,7 @@ impl<'a> Message<'a> {
             OPENED => reader.opened()?,
             CLOSE => Message::Close { number: reader.word()? },
             WITHDRAWN => Message::Withdrawn { number: reader.word()? },
+            LEFT => Message::Left { number: reader.word()? },
             SLOTS => {
                 let slots = reader.word()?;
                 let message = Message::Slots { slots, grant: reader.long()?, slot_bytes: reader.word()? };

@@ -52,6 +52,10 @@ pub const VERSION: Version = Version { major: 1, minor: 0 };
 /// A feature: an engine on the same host may map what it opens, and be told how (HERE).
 pub const MAP_MEMORY: u64 = 1 << 0;
 
+/// A feature: an engine has an RDMA device and may use it. Who dialled and who listened then find out, over the first socket
+/// of the connection and before anything else, whether both can reach each other by it.
+pub const VERBS: u64 = 1 << 1;
+
 /// The thread that listens and dials. It stops when this is dropped; connections given out stay.
 #[derive(Debug)]
 pub struct Peers {

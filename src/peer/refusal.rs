@@ -1,7 +1,7 @@
 //! Why a side does not go on.
 
-use super::Version;
 use super::wire::{self, REFUSAL_BYTES};
+use super::{VERBS, Version};
 
 /// Why a handshake ended. It travels as a code; the text is the reader's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum Refusal {
     #[error("the sizes of the messages differ")]
     Layout,
     /// A side lacks features that the other requires.
-    #[error("required features are missing: {0:#x}")]
+    #[error("required features are missing: {0:#x}{named}", named = named(*.0))]
     Features(u64),
     /// A limit of 0, or too many lanes.
     #[error("limits under which nothing can be moved")]
@@ -51,6 +51,11 @@ pub enum Refusal {
     /// A code of a later minor version.
     #[error("refused with code {0}, which this version does not know")]
     Unknown(u16),
+}
+
+/// Those that an engine may require, for people.
+fn named(features: u64) -> &'static str {
+    if features & VERBS != 0 { " (RDMA verbs)" } else { "" }
 }
 
 impl Refusal {

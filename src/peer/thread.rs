@@ -7,7 +7,7 @@ use super::exchange::End;
 use super::handshake::{Agreed, InitiatorStep, Local, ResponderStep, Role};
 use super::listener::Listener;
 use super::table::{Connection, Purpose, Socket, Stage, Table};
-use super::{Counters, Endpoint, Identity, Keys, Refusal, StartError, socket};
+use super::{Counters, Endpoint, Identity, Keys, Refusal, StartError, VERBS, socket};
 use crate::pace::Pace;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -139,7 +139,8 @@ impl Thread {
             match letter {
                 Letter::Connect(endpoint) => self.want(endpoint),
                 Letter::Forget(identity) => self.forget(identity),
-                Letter::Ended(epoch) => self.connection_ended(epoch),
+                Letter::Settled(epoch) => self.dials_succeeded(epoch),
+                Letter::Ended { epoch, is_settled } => self.connection_ended(epoch, is_settled),
                 Letter::Stop => self.stopping = true,
             }
         }
@@ -278,7 +279,10 @@ impl Thread {
         let (agreed, dialled, peer) = (connection.agreed.clone(), connection.dialled, connection.peer);
         self.table.given += 1;
         self.count(|counters| counters.connected += 1);
-        self.dials_succeeded(number);
+        // Else that is known when the two have found out what they have to.
+        if agreed.features & VERBS == 0 {
+            self.dials_succeeded(number);
+        }
         if let Some(unsaid) = self.pace.next(Instant::now()) {
             let Agreed { identity, epoch, role, .. } = agreed;
             let lanes = sockets.len();
@@ -288,12 +292,12 @@ impl Thread {
     }
 
     /// The engine has let go of a connection that it was given.
-    fn connection_ended(&mut self, epoch: u64) {
+    fn connection_ended(&mut self, epoch: u64, is_settled: bool) {
         self.table.given = self.table.given.saturating_sub(1);
         self.count(|counters| counters.lost += 1);
         // One that was superseded is gone from the table already.
         if let Some(connection) = self.table.connections.remove(&epoch) {
-            self.dials_lost(epoch, None);
+            self.dials_lost(epoch, (!is_settled).then_some(Failure::Unsettled));
             if let Some(unsaid) = self.pace.next(Instant::now()) {
                 tracing::info!(peer = %connection.agreed.identity, epoch, unsaid, "peer lost");
             }

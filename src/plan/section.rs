@@ -186,6 +186,12 @@ impl<'a> Section<'a> {
         self.header.region
     }
 
+    /// Zeros may be among its pieces.
+    #[must_use]
+    pub fn may_have_zeros(&self) -> bool {
+        self.header.zeros
+    }
+
     /// Fragments: pieces where they are not repeated.
     #[must_use]
     pub fn count(&self) -> u32 {

@@ -36,6 +36,13 @@ pub(crate) struct Attached {
     pub refused: ByStatus,
     pub regions: AtomicU64,
     pub peers_connected: AtomicU64,
+    pub peers_by_verbs: AtomicU64,
+    pub peers_by_tcp: AtomicU64,
+    pub peers_fell_back: AtomicU64,
+    pub peers_not_set_up: AtomicU64,
+    pub regions_registered: AtomicU64,
+    pub regions_not_registered: AtomicU64,
+    pub peers_stuck: AtomicU64,
     pub peers_ended: AtomicU64,
     pub peers_violated: AtomicU64,
     pub peers_unreachable: AtomicU64,
@@ -127,8 +134,23 @@ pub struct Counters {
     pub sessions_cut: u64,
     /// Notifications that were put before clients.
     pub notifications: u64,
+    /// Regions that the RDMA device reaches by itself.
+    pub regions_registered: u64,
+    /// Regions that it does not take: what is moved of them is packed.
+    pub regions_not_registered: u64,
+    /// Connections whose RDMA device has not given everything back after their end: their memory is never used again.
+    pub peers_stuck: u64,
     /// Connections to other engines that began, whoever dialled.
     pub peers_connected: u64,
+    /// Of those, by RDMA verbs.
+    pub peers_by_verbs: u64,
+    /// Of those, over TCP.
+    pub peers_by_tcp: u64,
+    /// Of those, over TCP although this engine has an RDMA device and may use it: the other side has none, or it did not work.
+    pub peers_fell_back: u64,
+    /// Connections that ended before they could be used, because RDMA verbs did not work and TCP was not allowed, or because
+    /// the other side did not do its part.
+    pub peers_not_set_up: u64,
     /// Of those, ended: lost, or another connection took their place.
     pub peers_ended: u64,
     /// Of those, ended because the other engine did what no engine does.
@@ -166,6 +188,13 @@ impl Stats {
             sessions_cut: load(&self.served.sessions_cut),
             notifications: load(&self.served.notifications),
             peers_connected: load(&self.attached.peers_connected),
+            peers_by_verbs: load(&self.attached.peers_by_verbs),
+            peers_by_tcp: load(&self.attached.peers_by_tcp),
+            peers_fell_back: load(&self.attached.peers_fell_back),
+            peers_not_set_up: load(&self.attached.peers_not_set_up),
+            regions_registered: load(&self.attached.regions_registered),
+            regions_not_registered: load(&self.attached.regions_not_registered),
+            peers_stuck: load(&self.attached.peers_stuck),
             peers_ended: load(&self.attached.peers_ended),
             peers_violated: load(&self.attached.peers_violated),
             peers_unreachable: load(&self.attached.peers_unreachable),

@@ -62,10 +62,20 @@ impl Job {
         Job { route: Flags::GATHER, ..Self::rows(random, writes, [64, 264, 1000, 2000, 4096]) }
     }
 
+    /// READ of rows of one length.
+    pub fn gathered_rows(random: &mut Random, row_bytes: u32) -> Job {
+        Job { route: Flags::GATHER, ..Self::rows(random, false, [row_bytes; 5]) }
+    }
+
     /// Large enough to be under way for a while.
     pub fn large(random: &mut Random, writes: bool) -> Job {
         let pieces = (0..NEAR_BYTES >> 19).map(|i| Piece { far: i << 19, near: i << 19, len: 1 << 19 }).collect();
         Job { writes, pieces, seed: random.word(), shape: Shape::Ranges, route: 0 }
+    }
+
+    /// The same, by a route.
+    pub fn by(self, route: u16) -> Job {
+        Job { route, ..self }
     }
 
     fn rows(random: &mut Random, writes: bool, lens: [u32; 5]) -> Job {

@@ -100,7 +100,7 @@ pub struct Caller {
     /// As it is on this side; gone while there is no connection.
     far: Option<Far>,
     /// The owner's memory, where it is of this process.
-    sink: Option<Region>,
+    pub sink: Option<Region>,
     zones: Range<u64>,
     zone: u64,
     table: &'static [u8],
@@ -130,12 +130,16 @@ impl Caller {
     }
 
     pub fn with_zones(engine: &RunningEngine, endpoint: &Endpoint, sink: Option<Region>, zones: Range<u64>) -> Caller {
-        let client = attach(engine);
-        let (near, index) = (client.allocate(NEAR_BYTES).unwrap(), client.allocate(job::INDEX_BYTES).unwrap());
-        let (endpoint, table, zone) = (endpoint.to_string(), table_bytes(), zones.start);
-        let mut caller = Caller { client, near, index, endpoint, far: None, sink, zones, zone, table };
+        let mut caller = Self::of(attach(engine), endpoint, sink, zones);
         caller.open();
         caller
+    }
+
+    /// Without a connection yet.
+    pub fn of(client: Client, endpoint: &Endpoint, sink: Option<Region>, zones: Range<u64>) -> Caller {
+        let (near, index) = (client.allocate(NEAR_BYTES).unwrap(), client.allocate(job::INDEX_BYTES).unwrap());
+        let (endpoint, table, zone) = (endpoint.to_string(), table_bytes(), zones.start);
+        Caller { client, near, index, endpoint, far: None, sink, zones, zone, table }
     }
 
     /// Connects and opens, as often as it takes.
@@ -202,13 +206,9 @@ impl Caller {
     /// anywhere else.
     #[track_caller]
     pub fn end(&mut self, batch: &UnderWay) -> Result<Outcome, BatchError> {
-        let outcome = match self.client.wait_timeout(&batch.ticket, END_MAX) {
-            Ok(None) => panic!("no outcome after {END_MAX:?}: {:?}", batch.job),
-            Ok(Some(outcome)) => Ok(outcome),
-            Err(error) => Err(error),
-        };
+        let outcome = self.outcome(batch);
         assert!(batch.since.elapsed() < END_MAX + Duration::from_secs(1), "{:?}", batch.since.elapsed());
-        assert!(self.client.wait_released(&batch.ticket, Some(END_MAX)).unwrap(), "not released: {:?}", batch.job);
+        self.release(batch);
         self.check(batch, outcome.is_ok());
         if let Ok(outcome) = &outcome {
             assert_eq!(outcome.bytes, batch.job.bytes(), "{:?}", batch.job);
@@ -216,8 +216,21 @@ impl Caller {
         outcome
     }
 
+    /// Waits for the outcome.
     #[track_caller]
-    fn check(&self, batch: &UnderWay, is_success: bool) {
+    pub fn outcome(&mut self, batch: &UnderWay) -> Result<Outcome, BatchError> {
+        let outcome = self.client.wait_timeout(&batch.ticket, END_MAX).transpose();
+        outcome.unwrap_or_else(|| panic!("no outcome after {END_MAX:?}: {:?}", batch.job))
+    }
+
+    /// Waits for the release.
+    #[track_caller]
+    pub fn release(&mut self, batch: &UnderWay) {
+        assert!(self.client.wait_released(&batch.ticket, Some(END_MAX)).unwrap(), "not released: {:?}", batch.job);
+    }
+
+    #[track_caller]
+    pub fn check(&self, batch: &UnderWay, is_success: bool) {
         let job = &batch.job;
         let (mut got, before) = match (job.writes, &self.sink) {
             (false, _) => (contents(&self.near, 0, NEAR_BYTES), &batch.near),
@@ -228,8 +241,9 @@ impl Caller {
             let (src, dst) = if job.writes { (piece.near, piece.far) } else { (piece.far, piece.near) };
             let source = if job.writes { &batch.near } else { self.table };
             let (src, dst) = (src as usize..(src + piece.len) as usize, dst as usize..(dst + piece.len) as usize);
-            let is_right = got[dst.clone()] == source[src];
-            assert!(is_right || !is_success, "a success that is wrong in piece {number}: {job:?}");
+            let wrong = got[dst.clone()].iter().zip(&source[src]).position(|(got, wanted)| got != wanted);
+            let is_right = wrong.is_none() || !is_success;
+            assert!(is_right, "a success that is wrong from byte {wrong:?} of piece {number} on, {piece:?}: {job:?}");
             got[dst.clone()].copy_from_slice(&before[dst]);
         }
         assert!(got == *before, "bytes where none belong: {job:?}");
@@ -258,7 +272,15 @@ pub struct Bystander {
 impl Bystander {
     /// Another client of the engine, with another owner.
     pub fn start(engine: &RunningEngine, owner: &Owner) -> Bystander {
-        let mut caller = Caller::new(engine, owner, &owner.endpoint);
+        Self::over(Caller::new(engine, owner, &owner.endpoint))
+    }
+
+    /// One that only reads, and does not mind what becomes of the sink.
+    pub fn reading(engine: &RunningEngine, endpoint: &Endpoint) -> Bystander {
+        Self::over(Caller::with_zones(engine, endpoint, None, 0..ZONES))
+    }
+
+    fn over(mut caller: Caller) -> Bystander {
         let (stop, stopped) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut random = Random::from_seed(11);

@@ -1,5 +1,6 @@
 //! The configuration file: what may stand in it, and where it says something wrong.
 
+use super::peers::Transport;
 use super::settings::Trust;
 use crate::command::Failure;
 use bytesize::ByteSize;
@@ -55,6 +56,10 @@ pub struct PeerKeys {
     pub owner_slots: Option<Spanned<i64>>,
     pub connections: Option<Spanned<i64>>,
     pub map_memory: Option<bool>,
+    pub transport: Option<Transport>,
+    pub device: Option<String>,
+    pub device_port: Option<Spanned<i64>>,
+    pub gid_index: Option<Spanned<i64>>,
 }
 
 /// A user as operators write one.

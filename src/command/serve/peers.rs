@@ -3,8 +3,8 @@
 use super::Args;
 use super::file::{File, Keys};
 use crate::command::Failure;
-use scatter_ring::engine::PeerSettings;
-use serde::Serialize;
+use scatter_ring::engine::{PeerSettings, PeerTransport};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -22,6 +22,26 @@ pub struct PeerSection {
     owner_slots: u32,
     connections: u32,
     map_memory: bool,
+    transport: Transport,
+    device: String,
+    /// 0: any.
+    device_port: u8,
+    /// [`ANY_GID`]: the best.
+    gid_index: i16,
+}
+
+const ANY_GID: i16 = -1;
+
+/// By which means memory of other engines is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// By RDMA verbs where both sides have them, else over TCP
+    Auto,
+    /// By RDMA verbs, or not at all
+    Verbs,
+    /// Over TCP
+    Tcp,
 }
 
 impl PeerSection {
@@ -30,7 +50,9 @@ impl PeerSection {
         let is_given = !args.peer_listen.is_empty()
             || args.peer_keys.is_some()
             || args.peer_congestion.is_some()
-            || args.peer_no_mapping;
+            || args.peer_no_mapping
+            || args.peer_transport.is_some()
+            || args.peer_device.is_some();
         let none = Default::default();
         let keys = match &keys.peers {
             Some(keys) => keys,
@@ -44,6 +66,8 @@ impl PeerSection {
         let owner_slots = file.number("peers.owner_slots", keys.owner_slots.as_ref(), PeerSettings::OWNER_SLOTS)?;
         let connections = file.number("peers.connections", keys.connections.as_ref(), PeerSettings::CONNECTIONS)?;
         let slot_bytes = file.size("peers.slot_bytes", keys.slot_bytes.as_ref(), u32::MAX.into())?;
+        let device_port = file.number("peers.device_port", keys.device_port.as_ref(), 0..=u8::MAX)?;
+        let gid_index = file.number("peers.gid_index", keys.gid_index.as_ref(), ANY_GID..=u8::MAX.into())?;
         let section = PeerSection {
             listen: if args.peer_listen.is_empty() { listen } else { args.peer_listen.clone() },
             advertise: addresses(file, "peers.advertise", keys.advertise.as_deref())?,
@@ -55,6 +79,10 @@ impl PeerSection {
             owner_slots: owner_slots.unwrap_or(default.owner_slots),
             connections: connections.unwrap_or(default.connections),
             map_memory: !args.peer_no_mapping && keys.map_memory.unwrap_or(default.map_memory),
+            transport: args.peer_transport.or(keys.transport).unwrap_or(Transport::Auto),
+            device: args.peer_device.as_ref().or(keys.device.as_ref()).cloned().unwrap_or_default(),
+            device_port: device_port.unwrap_or(0),
+            gid_index: gid_index.unwrap_or(ANY_GID),
         };
         section.settings().check().map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Some(section))
@@ -72,6 +100,14 @@ impl PeerSection {
             owner_slots: self.owner_slots,
             connections: self.connections,
             map_memory: self.map_memory,
+            transport: match self.transport {
+                Transport::Auto => PeerTransport::Auto,
+                Transport::Verbs => PeerTransport::Verbs,
+                Transport::Tcp => PeerTransport::Tcp,
+            },
+            device: Some(self.device.clone()).filter(|name| !name.is_empty()),
+            device_port: Some(self.device_port).filter(|port| *port > 0),
+            gid_index: u8::try_from(self.gid_index).ok(),
             ..PeerSettings::default()
         }
     }

@@ -1,6 +1,7 @@
 //! The control thread with real connections to other engines, and a poller that the tests play.
 
 mod mapped;
+mod verbs;
 
 use super::*;
 use crate::attach::Socket;
@@ -53,14 +54,22 @@ impl Bench {
 
     /// The same with a control thread that does not run yet.
     fn parts(regions: u32) -> (Control, Bench) {
+        Self::parts_with(regions, None)
+    }
+
+    /// `verbs`: it offers RDMA verbs by a device that has failed, and may do without them or not.
+    fn parts_with(regions: u32, verbs: Option<bool>) -> (Control, Bench) {
         let settings = PeerSettings { listen: vec![([127, 0, 0, 1], 0).into()], ..PeerSettings::default() };
-        let (peers, events) = Peers::start(settings.peer_config().unwrap()).unwrap();
+        let (peers, events) = Peers::start(settings.peer_config(verbs.is_some()).unwrap()).unwrap();
         let endpoint = peers.endpoint().unwrap().clone();
         let (sender, commands) = mpsc::channel();
         let (inbox, outbox) = mail::inbox().unwrap();
         let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap());
+        let fork = Arc::new(crate::region::ForkGuard::new().unwrap());
+        let link_bell = crate::link::Bell { sleep: Arc::default(), bell: bell.clone(), fork };
+        let verbs = verbs.map(|requires| Verbs::new(None, requires, &settings.remote(Duration::ZERO), link_bell));
         let config = Config { limits: Limits { regions, ..Limits::default() }, ..Config::default() };
-        let (stats, peering) = (Arc::new(Stats::default()), Some(Peering::new(peers, events, true)));
+        let (stats, peering) = (Arc::new(Stats::default()), Some(Peering::new(peers, events, true, verbs)));
         let (control, handle) = Control::new(&config, stats.clone(), sender, bell, inbox, peering).unwrap();
         (control, Bench { control: handle, commands, outbox, stats, endpoint, thread: None })
     }
@@ -105,7 +114,7 @@ impl Bench {
     fn peer(&self, client: &mut Client) -> Other {
         let (peers, events) = other();
         let number = client.done(Kind::CONNECT, &[], &peers.endpoint().unwrap().to_string())[0];
-        let Command::PeerUp(connected) = self.command() else { panic!("no connection") };
+        let Command::PeerUp(connected, None) = self.command() else { panic!("no connection") };
         assert_eq!(connected.identity, peers.identity());
         Other { peers, events, number, connected }
     }
@@ -214,7 +223,7 @@ fn other() -> (Peers, Events) {
 }
 
 fn remote(seat: SeatId) -> Arc<Remote> {
-    Arc::new(Remote::new(seat, 7, GrantId(8), 12_345))
+    Arc::new(Remote::new(seat, 7, GrantId(8), 12_345, false))
 }
 
 /// The next connection that an engine gives out.
@@ -310,7 +319,7 @@ fn what_nobody_can_have_any_more_is_closed_at_its_owner() {
     // A peer that does not know what a region is.
     let mut other = bench.attach();
     let (question, request) = begin(&mut other);
-    let empty = Arc::new(Remote::new(peer.seat(), 1, GrantId(1), 0));
+    let empty = Arc::new(Remote::new(peer.seat(), 1, GrantId(1), 0, false));
     bench.tell(Told::RemoteOpened { request, answer: Ok(empty.clone()) });
     assert_eq!(other.answered(question).status, Status::BAD_MESSAGE);
     closed(&empty);
@@ -357,7 +366,7 @@ fn a_connection_that_is_lost_takes_what_was_opened_on_it_and_nothing_else() {
     first.is_served();
     let Other { peers, events: _events, number, connected } = peer;
     drop(connected);
-    let Command::PeerUp(connected) = bench.command() else { panic!("not connected again") };
+    let Command::PeerUp(connected, None) = bench.command() else { panic!("not connected again") };
     assert_eq!((connected.identity, first.answered(question).args[0]), (peers.identity(), number));
     bench.opened(&mut first, &Other { peers, events: _events, number, connected });
     assert_eq!((bench.counters().peers_ended, bench.counters().peers_violated), (1, 1));
@@ -369,13 +378,13 @@ fn a_connection_that_takes_the_place_of_another_ends_it() {
     let mut client = bench.attach();
     let (peers, events) = other();
     peers.connect(bench.endpoint.clone());
-    let Command::PeerUp(old) = bench.command() else { panic!("no connection") };
+    let Command::PeerUp(old, None) = bench.command() else { panic!("no connection") };
     let number = client.done(Kind::CONNECT, &[], &peers.endpoint().unwrap().to_string())[0];
     // The other engine loses its end, which nobody here has noticed yet, and dials again.
     drop(connected(&events));
     let Command::PeerEnd(ended) = bench.command() else { panic!("the old one stays") };
     assert_eq!(ended, SeatId(old.epoch));
-    let Command::PeerUp(connected) = bench.command() else { panic!("no other one comes") };
+    let Command::PeerUp(connected, None) = bench.command() else { panic!("no other one comes") };
     let peer = Other { peers, events, number, connected };
     assert_eq!(client.done(Kind::CONNECT, &[], &peer.endpoint())[0], peer.number);
     bench.opened(&mut client, &peer);
@@ -397,7 +406,7 @@ fn an_engine_that_was_restarted_keeps_its_number() {
     let (peers, events) = Peers::start(config).unwrap();
     drop(connected);
     // Nobody has to ask for it.
-    let Command::PeerUp(connected) = bench.command() else { panic!("no connection") };
+    let Command::PeerUp(connected, None) = bench.command() else { panic!("no connection") };
     assert_eq!((connected.identity, connected.dialled), (peers.identity(), Some(endpoint.identity())));
     let peer = Other { peers, events, number, connected };
     bench.opened(&mut client, &peer);
@@ -417,7 +426,7 @@ fn an_engine_that_is_connected_by_another_name_is_found_by_its_old_one() {
     let mut client = bench.attach();
     let (peers, events) = other();
     peers.connect(bench.endpoint.clone());
-    let Command::PeerUp(connected) = bench.command() else { panic!("no connection") };
+    let Command::PeerUp(connected, None) = bench.command() else { panic!("no connection") };
     assert_eq!(connected.role, Role::Responder);
     let endpoint = peers.endpoint().unwrap();
     let old = Endpoint::new(Identity([9; 16]), None, endpoint.addresses()).unwrap();

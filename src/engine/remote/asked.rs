@@ -24,8 +24,14 @@ pub struct Asked {
     remotes: Vec<Arc<Remote>>,
     /// The highest number that the peer has given out.
     last: u32,
+    /// Of those up to here it is known whether operations reach them.
+    looked_at: u32,
     /// Both sides map memory, and the peer has not said how.
     may_hear_here: bool,
+    /// A device of this side does what is done at regions of the peer.
+    by_device: bool,
+    /// Regions that the owner has withdrawn, and how many operations had been posted then: when those are over, it is told.
+    leaving: VecDeque<(u32, u64)>,
     is_over: bool,
 }
 
@@ -42,8 +48,8 @@ const WAITING_MAX: usize = 1024;
 const BYTES_MAX: u64 = 1 << 56;
 
 impl Asked {
-    /// None yet. `maps`: both sides offer to.
-    pub fn new(seat: SeatId, maps: bool) -> Asked {
+    /// None yet. `maps`: both sides offer to. `by_device`: devices reach memory by themselves.
+    pub fn new(seat: SeatId, maps: bool, by_device: bool) -> Asked {
         Asked {
             seat,
             waiting: VecDeque::new(),
@@ -51,7 +57,10 @@ impl Asked {
             sent: Vec::with_capacity(OPENS_MAX),
             remotes: Vec::new(),
             last: 0,
+            looked_at: 0,
             may_hear_here: maps,
+            by_device,
+            leaving: VecDeque::new(),
             is_over: false,
         }
     }
@@ -79,8 +88,14 @@ impl Asked {
         }
     }
 
-    /// OPENED, WITHDRAWN or HERE.
-    pub fn received(&mut self, lane: usize, message: Message<'_>, outbox: &Outbox) -> Result<(), Violation> {
+    /// OPENED, WITHDRAWN or HERE, when so many operations have been posted.
+    pub fn received(
+        &mut self,
+        lane: usize,
+        message: Message<'_>,
+        posts: u64,
+        outbox: &Outbox,
+    ) -> Result<(), Violation> {
         if lane != 0 {
             return Err(Violation("a message about regions by another lane than the first"));
         }
@@ -96,7 +111,7 @@ impl Asked {
                 outbox.send(Event::RemoteOpened { request, answer });
                 Ok(())
             }
-            Message::Withdrawn { number } => self.withdrawn(number, outbox),
+            Message::Withdrawn { number } => self.withdrawn(number, posts, outbox),
             Message::Here { host, token, path } => {
                 if !std::mem::take(&mut self.may_hear_here) {
                     return Err(Violation("a HERE that was not agreed on, or another one"));
@@ -119,15 +134,18 @@ impl Asked {
         if self.remotes.len() >= REGIONS_MAX as usize {
             return Err(Violation("more regions than a connection can have"));
         }
-        let remote = Arc::new(Remote::new(self.seat, number, grant, bytes));
+        let remote = Arc::new(Remote::new(self.seat, number, grant, bytes, self.by_device));
         self.last = number;
         self.remotes.push(remote.clone());
         Ok(remote)
     }
 
-    fn withdrawn(&mut self, number: u32, outbox: &Outbox) -> Result<(), Violation> {
+    fn withdrawn(&mut self, number: u32, posts: u64, outbox: &Outbox) -> Result<(), Violation> {
         if number == 0 || number > self.last {
             return Err(Violation("a WITHDRAWN of what was never open"));
+        }
+        if self.by_device {
+            self.leaving.push_back((number, posts));
         }
         // It may have been closed meanwhile.
         if let Some(remote) = self.remote(number).filter(|remote| !remote.is_withdrawn()) {
@@ -143,10 +161,20 @@ impl Asked {
         self.remotes.get(self.find(number)?)
     }
 
-    /// Sends what waits, as far as there is spare room on lane 0.
-    pub fn act(&mut self, line: &mut Line) {
+    /// Sends what waits, as far as there is spare room on lane 0. `oldest_post`: the number of the first operation that is
+    /// not over, or that will be posted.
+    pub fn act(&mut self, line: &mut Line, oldest_post: u64) {
+        // Before a client can use it.
+        let reached = self.remotes.partition_point(|remote| remote.number <= self.looked_at);
+        for remote in self.remotes.iter().skip(reached).filter(|remote| !line.reaches(remote.grant)) {
+            remote.set_unreached();
+        }
+        self.looked_at = self.last;
         while line.has_spare_room(0) {
-            if let Some(number) = self.closing.pop_front() {
+            let has_left = self.leaving.front().is_some_and(|(_, posts)| *posts <= oldest_post);
+            if has_left && let Some((number, _)) = self.leaving.pop_front() {
+                line.send(0, &Message::Left { number });
+            } else if let Some(number) = self.closing.pop_front() {
                 line.send(0, &Message::Close { number });
             } else if self.sent.len() < OPENS_MAX
                 && let Some(Wanted { request, name, rights }) = self.waiting.pop_front()
@@ -170,6 +198,7 @@ impl Asked {
         self.is_over = true;
         self.remotes.drain(..).for_each(|remote| remote.withdraw());
         self.closing.clear();
+        self.leaving.clear();
         let waiting = self.waiting.drain(..).map(|wanted| wanted.request);
         self.sent.drain(..).chain(waiting).for_each(|request| refuse(request, outbox));
     }

@@ -8,6 +8,7 @@ mod carried;
 mod parts;
 mod window;
 
+use super::asked::Asked;
 use super::line::{self, BATCHES, COMMANDS, QUEUE_DEPTH, WINDOW};
 use super::parcel::Parcel;
 use super::slots::SlotMemory;
@@ -52,6 +53,8 @@ pub struct Asking {
     /// A task was run on this thread, and more may be to be done.
     has_run: bool,
     limits: RequesterLimits,
+    /// Doorbells of the machine so far.
+    posts: u64,
     /// What was measured since it was taken last.
     sample: Option<(Moved, u64)>,
 }
@@ -73,6 +76,8 @@ struct Posted {
     rest: Option<Stretch>,
     /// READ: zeros that are to be written before that.
     zeros: Option<Stretch>,
+    /// Its number among all.
+    number: u64,
     /// The link has it. False: there is something to do before it has.
     is_out: bool,
 }
@@ -92,13 +97,15 @@ impl Asking {
             commands: COMMANDS,
             acknowledge_ns: ACKNOWLEDGE_NS,
         };
+        let mut slots = SlotMemory::new(config.slots, config.slot_bytes)?;
+        slots.register(grants.domain(), true).map_err(RegionError::Device)?;
         Ok(Asking {
             machine: Requester::new(&limits),
             parts: Vec::with_capacity(BATCHES as usize),
             chunks: Table::new(chunks),
             promised: 0,
             posted: Vec::with_capacity((chunks + QUEUE_DEPTH / WINDOW) as usize),
-            slots: SlotMemory::new(config.slots, config.slot_bytes)?,
+            slots,
             zeros: zeros.clone(),
             owner_slots: None,
             tasks: (0..config.slots).map(|_| Box::default()).collect(),
@@ -109,6 +116,7 @@ impl Asking {
             zero_budget: 0,
             has_run: false,
             limits,
+            posts: 0,
             sample: None,
         })
     }
@@ -138,13 +146,13 @@ impl Asking {
     }
 
     /// Takes a parcel that has a place, or gives it back: the part has ended.
-    pub fn add(&mut self, batch: BatchId, parcel: Box<Parcel>) -> Result<(), Box<Parcel>> {
+    pub fn add(&mut self, batch: BatchId, parcel: Box<Parcel>, asked: &Asked) -> Result<(), Box<Parcel>> {
         self.unpromise();
         let (Some(part), Some(at)) = (self.parts.iter().position(|part| part.batch == batch), self.chunks.next())
         else {
             return Err(parcel);
         };
-        let head = self.head(&parcel, self.parts[part].direction, at);
+        let head = self.head(&parcel, self.parts[part].direction, at, asked);
         let Some(id) = self.machine.add(batch, head) else { return Err(parcel) };
         let lane = self.lane(self.parts[part].is_small);
         self.parts[part].bytes += u64::from(head.bytes);
@@ -196,6 +204,21 @@ impl Asking {
         self.posted.clear();
         self.awaited.fill(0);
         self.machine.quiesced();
+    }
+
+    /// Doorbells so far.
+    pub fn posts(&self) -> u64 {
+        self.posts
+    }
+
+    /// The number of the first doorbell that is under way, or of the next one.
+    pub fn oldest_post(&self) -> u64 {
+        self.posted.iter().map(|posted| posted.number).min().unwrap_or(self.posts)
+    }
+
+    fn next_post(&mut self) -> u64 {
+        self.posts += 1;
+        self.posts - 1
     }
 
     /// The owner has named its landing slots.
@@ -251,11 +274,19 @@ impl Asking {
     }
 
     /// What the machine is told of a chunk.
-    fn head(&self, parcel: &Parcel, direction: Direction, at: u32) -> Chunk {
+    fn head(&self, parcel: &Parcel, direction: Direction, at: u32, asked: &Asked) -> Chunk {
         let chunk = &parcel.chunk;
         // Zeros are one piece that is nowhere: they can only be packed.
         let src_pieces = if chunk.src.contiguous().is_some() { 1 } else { chunk.src.pieces().max(2) };
+        let is_read = direction == Direction::Read;
+        let is_reached = |end: Option<(u32, u64)>, is_local| {
+            end.is_none_or(|(region, _)| !self.grants.are_of_device() || is_reached(region, is_local, parcel, asked))
+        };
+        // What no device reaches is packed and unpacked, as pieces are. The owner knows that of its sources itself.
+        let src_pieces =
+            if is_read || is_reached(chunk.src.contiguous(), true) { src_pieces } else { src_pieces.max(2) };
         let dst_pieces = chunk.dst.pieces();
+        let dst_pieces = if is_reached(chunk.dst.contiguous(), is_read) { dst_pieces } else { dst_pieces.max(2) };
         let (packer, other) = match direction {
             Direction::Read => (&chunk.src, &chunk.dst),
             Direction::Write => (&chunk.dst, &chunk.src),
@@ -292,6 +323,14 @@ impl Asking {
     fn part_of(&mut self, at: u32) -> Option<&mut Part> {
         let batch = self.chunks.get(at)?.id.batch;
         self.part_mut(batch)
+    }
+}
+
+/// True if devices reach a region that a chunk's list names.
+fn is_reached(region: u32, is_local: bool, parcel: &Parcel, asked: &Asked) -> bool {
+    match is_local {
+        true => parcel.region(region).is_some_and(|region| region.local_key().is_some()),
+        false => asked.remote(region).is_some_and(|remote| remote.is_reached()),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::RemoteConfig;
 use super::asking::Moved;
-use crate::cost::{Budget, Chooser, CopyProfile, LinkMeasurements, LinkProfile, Situation, Wire};
+use crate::cost::{Budget, Chooser, CopyProfile, LinkMeasurements, LinkProfile, Situation, Wire, device_gathers_from};
+use crate::link::Mover;
 use crate::plan::Direction;
 
 /// A connection's decisions, and what they are made from.
@@ -12,24 +13,32 @@ pub struct Judging {
     measured: LinkMeasurements,
     copies: CopyProfile,
     budget: Budget,
+    /// Pieces of this side in a request, by direction.
+    pieces: [u32; 2],
     /// The first answer to a PING has told how far away the other side is.
     knows_round_trip: bool,
 }
 
 impl Judging {
-    pub fn new(config: &RemoteConfig, lanes: usize) -> Judging {
+    pub fn new(config: &RemoteConfig, lanes: usize, mover: Mover) -> Judging {
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         // Chunks are packed and unpacked by the threads of the lanes.
         let workers = (lanes as u32 - 1).max(1);
+        let pieces = match mover {
+            // The pieces of an operation of the link are what a machine's operations are.
+            Mover::Processors => [1, 1],
+            Mover::Device { read_pieces, write_pieces, .. } => [read_pieces, write_pieces],
+        };
         Judging {
             chooser: Chooser::new(),
-            measured: LinkMeasurements::new(prior(cores)),
+            measured: LinkMeasurements::new(prior(mover, cores)),
             copies: CopyProfile { workers, ..COPIES },
             budget: Budget {
                 staging_bytes: u64::from(config.slots) * u64::from(config.slot_bytes),
                 slots_max: config.slots,
                 chunk_bytes_max: config.slot_bytes,
             },
+            pieces,
             knows_round_trip: false,
         }
     }
@@ -37,8 +46,14 @@ impl Judging {
     /// Situations for chunks of at most so many bytes.
     pub fn judge(&mut self, direction: Direction, chunk_bytes: u32) -> (&mut Chooser, Situation) {
         let budget = Budget { chunk_bytes_max: chunk_bytes, ..self.budget };
-        let link = self.measured.profile();
+        let max_sge = self.pieces[usize::from(direction == Direction::Write)];
+        let link = LinkProfile { max_sge, ..self.measured.profile() };
         (&mut self.chooser, Situation { direction, link, requester: self.copies, owner: self.copies, budget })
+    }
+
+    /// The mean length of pieces from which on this side's device gathers them for less than packing costs.
+    pub fn gathered_from_bytes(&self) -> u32 {
+        device_gathers_from(&self.measured.profile(), &self.copies)
     }
 
     /// A PING was answered. Only the first tells of the distance: it was sent when nothing else was under way.
@@ -55,9 +70,38 @@ impl Judging {
     }
 }
 
+fn prior(mover: Mover, cores: u32) -> LinkProfile {
+    match mover {
+        Mover::Processors => prior_of_tcp(cores),
+        Mover::Device { bits_per_s, write_pieces, depth, .. } => prior_of_device(bits_per_s, write_pieces, depth),
+    }
+}
+
+/// What is believed of an RDMA device before anything was measured: the rate of its port, less a tenth for headers and
+/// acknowledgements, and of requests what devices of 2020 do, some ten millions in a second with a doorbell for many.
+fn prior_of_device(bits_per_s: u64, pieces: u32, depth: u32) -> LinkProfile {
+    let bits_per_s = if bits_per_s == 0 { USUAL_BITS_PER_S } else { bits_per_s };
+    LinkProfile {
+        bytes_per_ns: bits_per_s as f64 / 8e9 * 0.9,
+        round_trip_ns: 5_000.0,
+        operation_ns: 100.0,
+        doorbell_ns: 300.0,
+        completion_ns: 100.0,
+        queue_depth: depth,
+        max_sge: pieces,
+        control_ns: 3_000.0,
+        // Registering where it lands, which is done for each.
+        chunk_fixed_ns: 15_000.0,
+        wire: Wire::Nic,
+    }
+}
+
+/// A port that does not say how fast it is.
+const USUAL_BITS_PER_S: u64 = 25_000_000_000;
+
 /// What is believed of TCP before anything was measured: the figures of one machine with two processors. 64 x 512 KiB take 2.9
 /// ms of both; 98,304 pieces, one by one, 40 ms; doorbell and completion are a system call each.
-fn prior(cores: u32) -> LinkProfile {
+fn prior_of_tcp(cores: u32) -> LinkProfile {
     LinkProfile {
         bytes_per_ns: 12.0,
         round_trip_ns: 20_000.0,
@@ -65,7 +109,6 @@ fn prior(cores: u32) -> LinkProfile {
         doorbell_ns: 1_500.0,
         completion_ns: 1_500.0,
         queue_depth: 2048,
-        // The pieces of an operation of the link are what a machine's operations are.
         max_sge: 1,
         control_ns: 5_000.0,
         chunk_fixed_ns: 5_000.0,
@@ -94,7 +137,7 @@ mod tests {
 
     #[test]
     fn only_the_first_answer_tells_the_distance() {
-        let mut judging = Judging::new(&config(), 3);
+        let mut judging = Judging::new(&config(), 3, Mover::Processors);
         assert_eq!(judging.judge(Direction::Read, 1 << 20).1.link.round_trip_ns, 20_000.0);
         judging.answered(70_000);
         judging.answered(7_000_000);
@@ -105,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_rate_follows_what_was_carried() {
-        let mut judging = Judging::new(&config(), 1);
+        let mut judging = Judging::new(&config(), 1, Mover::Processors);
         (0..40).for_each(|_| judging.carried(Moved { bytes: 64 << 20, operations: 16 }, 40_000_000));
         let rate = judging.judge(Direction::Read, 1 << 20).1.link.bytes_per_ns;
         assert!((1.5..2.0).contains(&rate), "{rate}");

@@ -2,9 +2,9 @@
 
 use super::RemoteConfig;
 use crate::link::tcp::{Limits, Link};
-use crate::link::{
-    BadOperation, Bell, DESCRIPTORS, Event, Grants, LocalPiece, Operation, PostError, RemotePiece, Transport,
-};
+use crate::link::verbs;
+use crate::link::{BadOperation, Bell, DESCRIPTORS, Event, GrantId, Grants, LocalPiece, Operation, PostError};
+use crate::link::{Mover, RemotePiece, Transport};
 use crate::pack::ListTask;
 use crate::peer::Message;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -32,17 +32,13 @@ impl Line {
     /// # Errors
     /// As [`Link::new`].
     pub fn new(sockets: Vec<OwnedFd>, config: &RemoteConfig, bell: &Bell) -> io::Result<Line> {
-        let limits = limits(config);
-        let link = Link::new(sockets, &limits, bell)?;
-        let grants = link.grants().clone();
-        let reserved = (limits.operations - SPARE) as usize;
-        Ok(Line {
-            link: Box::new(link),
-            grants,
-            message: Vec::with_capacity(crate::link::MESSAGE_BYTES_MAX),
-            reserved,
-            queued: 0,
-        })
+        Ok(Line::over(Box::new(Link::new(sockets, &limits(config), bell)?), config))
+    }
+
+    /// Over a link that was made within [`verbs_limits`].
+    pub fn over(link: Box<dyn Transport>, config: &RemoteConfig) -> Line {
+        let (grants, reserved) = (link.grants().clone(), (limits(config).operations - SPARE) as usize);
+        Line { link, grants, message: Vec::with_capacity(crate::link::MESSAGE_BYTES_MAX), reserved, queued: 0 }
     }
 
     pub fn lanes(&self) -> usize {
@@ -54,7 +50,7 @@ impl Line {
         self.message.clear();
         message.write(&mut self.message);
         self.queued |= 1 << lane;
-        let posted = self.link.queue(lane, &[Operation::Send { bytes: &self.message, names: None }]);
+        let posted = self.link.queue(lane, &[Operation::Send { bytes: &self.message, names: named(message) }]);
         // A message is never bad, but for a defect.
         let _ = self.came_of(posted);
     }
@@ -152,6 +148,11 @@ impl Line {
         self.link.poll(event)
     }
 
+    /// See [`Transport::reaches`].
+    pub fn reaches(&self, grant: GrantId) -> bool {
+        self.link.reaches(grant)
+    }
+
     pub fn has_news(&mut self) -> bool {
         self.link.has_news()
     }
@@ -174,6 +175,16 @@ impl Line {
         self.link.is_quiet()
     }
 
+    /// See [`Transport::mover`].
+    pub fn mover(&self) -> Mover {
+        self.link.mover()
+    }
+
+    /// See [`Transport::is_stuck`].
+    pub fn is_stuck(&self) -> bool {
+        self.link.is_stuck()
+    }
+
     /// See [`Transport::lane_heard_ns`].
     pub fn lane_heard_ns(&self, lane: usize) -> u64 {
         self.link.lane_heard_ns(lane)
@@ -192,6 +203,15 @@ impl Line {
     /// The link's clock, that of [`Transport::lane_heard_ns`].
     pub fn now_ns(&self) -> u64 {
         self.link.now_ns()
+    }
+}
+
+/// The grant that a message gives: the other side hears of it by no other.
+fn named(message: &Message<'_>) -> Option<GrantId> {
+    match message {
+        Message::Pack { landing: grant, .. } | Message::Slots { grant, .. } => Some(GrantId(*grant)),
+        Message::Opened { status, grant, .. } if status.is_ok() => Some(GrantId(*grant)),
+        _ => None,
     }
 }
 
@@ -221,6 +241,12 @@ pub fn limits(config: &RemoteConfig) -> Limits {
         tasks: config.slots.saturating_mul(2).saturating_add(config.owner_slots).clamp(1, TASKS_MAX),
         spin: config.spin,
     }
+}
+
+/// The same for queue pairs.
+pub fn verbs_limits(config: &RemoteConfig) -> verbs::Limits {
+    let Limits { operations, tasks, grants, spin, .. } = limits(config);
+    verbs::Limits { operations, tasks, grants, spin, ..verbs::Limits::default() }
 }
 
 /// Batches of this side under way at once on one connection.

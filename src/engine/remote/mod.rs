@@ -18,6 +18,7 @@ mod serving;
 mod slots;
 mod telling;
 
+pub use line::verbs_limits;
 pub use opened::Here;
 pub use parcel::Parcel;
 pub use region::Remote;
@@ -25,7 +26,7 @@ pub use region::Remote;
 use super::mail::{Event, Outbox, PeerExport};
 use super::notify::Told;
 use crate::cost::{Chooser, Situation};
-use crate::link::Bell;
+use crate::link::{Bell, Transport};
 use crate::peer::Connected;
 use crate::pipeline::BatchId;
 use crate::plan::{Direction, Fault};
@@ -173,14 +174,19 @@ impl Remotes {
         }
     }
 
+    /// How the threads of a link wake the poller.
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+
     // For the control thread, by way of commands.
 
-    /// A connection that was just authenticated. If it cannot be used it is dropped, which the peer thread hears of, and
-    /// [`Event::PeerDown`](super::mail::Event::PeerDown) follows at once.
+    /// A connection that was just authenticated; its bytes travel by its sockets, or by `link`. If it cannot be used it is
+    /// dropped, which the peer thread hears of, and [`Event::PeerDown`](super::mail::Event::PeerDown) follows at once.
     #[expect(clippy::boxed_local, reason = "as it comes by mail")]
-    pub fn attach(&mut self, connected: Box<Connected>, epoll: &OwnedFd) {
+    pub fn attach(&mut self, connected: Box<Connected>, link: Option<Box<dyn Transport>>, epoll: &OwnedFd) {
         let id = SeatId(connected.epoch);
-        match self.seat(*connected, epoll) {
+        match self.seat(*connected, link, epoll) {
             Some(seat) => {
                 self.seats.push(seat);
                 self.parcels.add(line::chunks(&self.config));
@@ -190,7 +196,7 @@ impl Remotes {
         }
     }
 
-    fn seat(&mut self, connected: Connected, epoll: &OwnedFd) -> Option<Seat> {
+    fn seat(&mut self, connected: Connected, link: Option<Box<dyn Transport>>, epoll: &OwnedFd) -> Option<Seat> {
         if self.seats.len() >= self.config.connections as usize {
             return None;
         }
@@ -199,7 +205,10 @@ impl Remotes {
             self.zeros = Some(Zeros::new(Arc::new(region)));
         }
         let zeros = self.zeros.as_ref()?;
-        let seat = Seat::new(connected, &self.config, &self.bell, zeros, &mut self.serving)?;
+        if let Some(domain) = link.as_ref().and_then(|link| link.grants().domain()) {
+            zeros.register(domain).ok()?;
+        }
+        let seat = Seat::new(connected, link, &self.config, &self.bell, zeros, &mut self.serving)?;
         // Without this nothing that comes would wake the poller; with it nothing but what comes new does.
         let descriptors = seat.line.descriptors();
         let add = |fd: &BorrowedFd<'_>| epoll::add(epoll, fd, LANE, EventFlags::IN | EventFlags::ET).is_ok();
@@ -307,7 +316,7 @@ impl Remotes {
         self.is_asked = true;
         let known = self.seats.iter_mut().find(|known| known.id == seat && parcel.place == Some(seat));
         let added = match known {
-            Some(seat) => seat.asking.add(batch, parcel),
+            Some(seat) => seat.asking.add(batch, parcel, &seat.asked),
             None => Err(parcel),
         };
         added.unwrap_or_else(|parcel| self.parcels.give_back(parcel));
@@ -434,9 +443,9 @@ impl Remotes {
         self.seats.iter_mut().for_each(|seat| seat.line.shut_down());
     }
 
-    /// True if there is no connection.
+    /// True if there is no connection, but for those that will be there for ever.
     pub fn is_quiet(&self) -> bool {
-        self.seats.is_empty()
+        self.seats.iter().all(|seat| seat.state == State::Stuck)
     }
 
     fn find(&mut self, seat: SeatId) -> Option<&mut Seat> {

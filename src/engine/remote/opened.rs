@@ -5,6 +5,9 @@
 //!                                       └──withdrawn here──▶ withdrawn ──CLOSE──▶ gone
 //! ```
 //!
+//! Where the peer's device reaches regions by itself, a withdrawn one is taken back when the peer says that it has LEFT it:
+//! to take it back earlier would break the connection, and everything that is under way on it.
+//!
 //! Numbers are counted, so that one that was closed names nothing rather than its successor. Every number that was given out
 //! is closed by the peer, once.
 
@@ -12,7 +15,8 @@ use super::SeatId;
 use super::line::{Line, REGIONS_MAX};
 use super::seat::Violation;
 use crate::engine::mail::{Event, Outbox, PeerExport};
-use crate::link::{GrantError, GrantId, Grants, Revoked, Use};
+use crate::link::{GrantError, GrantId, Grants, PIECES_MAX, Revoked, Use};
+use crate::pack::ListTask;
 use crate::peer::Message;
 use crate::region::{Region, Rights};
 use ring_abi::Status;
@@ -23,6 +27,7 @@ use std::sync::Arc;
 pub struct Opened {
     seat: SeatId,
     grants: Grants,
+    gathered_from_bytes: u32,
     /// What the peer is to be told, once, if it may map them.
     here: Option<Here>,
     /// In the order of their numbers.
@@ -36,6 +41,10 @@ pub struct Opened {
     withdrawn: VecDeque<u32>,
     /// Grants that were in use when they were taken back.
     leaving: Vec<(GrantId, Arc<Region>)>,
+    /// Withdrawn regions that the peer's device may be at, by their numbers: it is to say that it has left them.
+    unleft: Vec<(u32, Open)>,
+    /// When the peer is taken to be one that does not do what it is to do. `None`: nothing is awaited.
+    unleft_until_ns: Option<u64>,
 }
 
 /// Where the peer gets the files of regions that it has opened, if it is on the same host.
@@ -81,12 +90,18 @@ struct Given {
 /// OPENs of either side that are not answered.
 pub const OPENS_MAX: usize = 64;
 
+/// How long a peer may be at regions that were withdrawn: as long as its longest operation takes, and much longer.
+const LEAVE_NS: u64 = 5_000_000_000;
+
 impl Opened {
     /// None yet; `grants` are the connection's.
-    pub fn new(seat: SeatId, grants: Grants) -> Opened {
+    ///
+    /// `gathered_from_bytes`: a device of this side gathers pieces of this mean length for less than packing them costs.
+    pub fn new(seat: SeatId, grants: Grants, gathered_from_bytes: u32) -> Opened {
         Opened {
             seat,
             grants,
+            gathered_from_bytes,
             here: None,
             places: Vec::new(),
             last: 0,
@@ -94,10 +109,12 @@ impl Opened {
             answers: VecDeque::with_capacity(OPENS_MAX),
             withdrawn: VecDeque::new(),
             leaving: Vec::new(),
+            unleft: Vec::new(),
+            unleft_until_ns: None,
         }
     }
 
-    /// OPEN or CLOSE.
+    /// OPEN, CLOSE or LEFT.
     pub fn received(&mut self, lane: usize, message: Message<'_>, outbox: &Outbox) -> Result<(), Violation> {
         if lane != 0 {
             return Err(Violation("a message about regions by another lane than the first"));
@@ -105,6 +122,7 @@ impl Opened {
         match message {
             Message::Open { request, rights, name } => self.ask(request, rights, name, outbox),
             Message::Close { number } => self.close(number),
+            Message::Left { number } => self.left(number),
             _ => Err(Violation("not a message about regions of this side")),
         }
     }
@@ -130,6 +148,13 @@ impl Opened {
         Ok(())
     }
 
+    fn left(&mut self, number: u32) -> Result<(), Violation> {
+        let at = self.unleft.iter().position(|(known, _)| *known == number);
+        let (_, open) = self.unleft.swap_remove(at.ok_or(Violation("a LEFT of what was not withdrawn"))?);
+        self.revoke(open);
+        Ok(())
+    }
+
     /// The control thread's answer to an OPEN.
     pub fn answer(&mut self, request: u64, answer: Result<PeerExport, (Status, String)>) {
         let Some(at) = self.asking.iter().position(|known| *known == request) else { return };
@@ -139,7 +164,7 @@ impl Opened {
     }
 
     fn give(&mut self, export: PeerExport) -> Result<Given, (Status, String)> {
-        let PeerExport { region, rights, exporter } = export;
+        let PeerExport { region, rights, exporter, exposed: _exposed } = export;
         if self.places.len() + self.leaving.len() >= REGIONS_MAX as usize {
             let text = format!("{REGIONS_MAX} regions are open by this connection");
             return Err((Status::LIMIT_EXCEEDED, text));
@@ -198,8 +223,13 @@ impl Opened {
         for at in 0..self.places.len() {
             let Some(place) = self.places.get_mut(at) else { return };
             if let Some(open) = place.open.take_if(|open| Arc::ptr_eq(&open.region, region)) {
-                self.withdrawn.push_back(place.number);
-                self.revoke(open);
+                let number = place.number;
+                self.withdrawn.push_back(number);
+                if self.grants.are_of_device() {
+                    self.unleft.push((number, open));
+                } else {
+                    self.revoke(open);
+                }
             }
         }
     }
@@ -218,7 +248,9 @@ impl Opened {
     /// True while the peer may touch it by operations of its own.
     pub fn uses(&self, region: &Arc<Region>) -> bool {
         let open = self.places.iter().filter_map(|place| place.open.as_ref()).map(|open| &open.region);
-        open.chain(self.leaving.iter().map(|(_, region)| region)).any(|known| Arc::ptr_eq(known, region))
+        let unleft = self.unleft.iter().map(|(_, open)| &open.region);
+        let mut all = open.chain(self.leaving.iter().map(|(_, region)| region)).chain(unleft);
+        all.any(|known| Arc::ptr_eq(known, region))
     }
 
     #[cfg(test)]
@@ -226,8 +258,34 @@ impl Opened {
         self.places.iter().filter(|place| place.open.is_some()).count()
     }
 
-    /// Sends what waits, as far as there is spare room on lane 0.
-    pub fn act(&mut self, line: &mut Line) {
+    /// True if a device of this side can send what the task's list names from where it lies.
+    pub fn sends_from(&self, task: &ListTask) -> bool {
+        !self.grants.are_of_device() || task.regions.iter().all(|(_, region)| region.local_key().is_some())
+    }
+
+    /// True if a device of this side is to gather what the list names: so many pieces, long enough for that to cost less than
+    /// packing them.
+    pub fn gathers(&self, task: &ListTask, bytes: u32, pieces: u32) -> bool {
+        let are_long = bytes / pieces.max(1) >= self.gathered_from_bytes;
+        self.grants.are_of_device() && are_long && pieces as usize <= PIECES_MAX && self.sends_from(task)
+    }
+
+    /// Something is to come by lane 0.
+    pub fn is_waiting(&self) -> bool {
+        !self.unleft.is_empty()
+    }
+
+    /// Sends what waits, as far as there is spare room on lane 0. False: the peer does not leave what was withdrawn.
+    pub fn act(&mut self, line: &mut Line, now_ns: u64) -> bool {
+        self.say(line);
+        if self.unleft.is_empty() {
+            self.unleft_until_ns = None;
+            return true;
+        }
+        now_ns < *self.unleft_until_ns.get_or_insert(now_ns.saturating_add(LEAVE_NS))
+    }
+
+    fn say(&mut self, line: &mut Line) {
         while line.has_spare_room(0) {
             // Before any answer, so that the first region can be mapped. Then answers: a region may be withdrawn before the
             // peer has heard that it is open.
@@ -247,6 +305,7 @@ impl Opened {
     pub fn quiesced(&mut self) {
         self.places.clear();
         self.leaving.clear();
+        self.unleft.clear();
     }
 
     fn find(&self, number: u32) -> Option<usize> {

@@ -156,7 +156,7 @@ impl Engine {
         let (here, there) = sockets(lanes);
         self.epochs += 1;
         let connected = Connected { features: self.features, ..Connected::of_sockets(self.epochs, here) };
-        self.remotes.attach(Box::new(connected), &self.epoll);
+        self.remotes.attach(Box::new(connected), None, &self.epoll);
         let link = Link::new(there, &line::limits(&self.config), &bell()).unwrap();
         let mut peer =
             Peer { link, seat: SeatId(self.epochs), heard: Vec::new(), completed: Vec::new(), is_down: false };
@@ -201,7 +201,11 @@ impl Engine {
         let event = self.event(&mut [peer]);
         let Event::PeerAsks { seat, request: asked, rights: wanted, name } = event else { panic!("another event") };
         assert_eq!((seat, asked, wanted, &name[..]), (peer.seat, request, rights, "table"));
-        self.remotes.opened(seat, asked, Ok(PeerExport { region: region.clone(), rights, exporter: EXPORTER }));
+        self.remotes.opened(
+            seat,
+            asked,
+            Ok(PeerExport { region: region.clone(), rights, exporter: EXPORTER, exposed: None }),
+        );
         match peer.next(self, |message| matches!(message, Message::Opened { .. })) {
             Heard::Opened { status: Status::OK, number, grant, bytes } => {
                 assert_eq!(bytes, region.bytes());
@@ -333,6 +337,10 @@ pub fn heard(message: &Message<'_>) -> Heard {
             Heard::Notify { request, number, payload_bytes: payload.len() }
         }
         Message::Notified { request, status } => Heard::Notified(request, status),
-        Message::Pack { .. } | Message::Unpack { .. } | Message::Cancel { .. } | Message::Here { .. } => Heard::Other,
+        Message::Pack { .. }
+        | Message::Unpack { .. }
+        | Message::Cancel { .. }
+        | Message::Here { .. }
+        | Message::Left { .. } => Heard::Other,
     }
 }

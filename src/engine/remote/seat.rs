@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! up ──line down, violation, silence──▶ going down ──line quiet──▶ quiet ──both halves wound up──▶ gone
+//!                                           └──line never quiet──▶ stuck
 //! ```
 
 use super::asked::Asked;
@@ -18,8 +19,9 @@ use super::serving::Serving;
 use super::slots::SlotMemory;
 use super::telling::Telling;
 use super::{News, RemoteConfig, SeatId};
+use crate::engine::mail::Event::PeerStuck as Stuck;
 use crate::engine::mail::Outbox;
-use crate::link::{Bell, Event, Reason, Use};
+use crate::link::{Bell, Event, Reason, Transport, Use};
 use crate::peer::{Connected, Hold, MAP_MEMORY, Message};
 use crate::pipeline::LinkId;
 use crate::region::Rights;
@@ -49,7 +51,7 @@ pub struct Seat {
     pub is_violated: bool,
     heartbeat: Heartbeat,
     /// Dropped with the rest: the peer is not dialled again before.
-    _hold: Hold,
+    hold: Option<Hold>,
 }
 
 /// Where a connection is in its life.
@@ -60,6 +62,8 @@ pub enum State {
     GoingDown,
     /// Nothing moves any more; what the two machines have is being wound up.
     Quiet,
+    /// The line will never be quiet. What it has is kept for ever, and whoever waits for it waits.
+    Stuck,
 }
 
 /// The peer does what no engine does: its connection is ended.
@@ -75,9 +79,10 @@ pub struct Around<'a> {
 }
 
 impl Seat {
-    /// `None`: there is no memory, no room or no thread for it.
+    /// `link`: its bytes do not travel by its sockets. `None`: there is no memory, no room or no thread for it.
     pub fn new(
         connected: Connected,
+        link: Option<Box<dyn Transport>>,
         config: &RemoteConfig,
         bell: &Bell,
         zeros: &Zeros,
@@ -85,33 +90,39 @@ impl Seat {
     ) -> Option<Seat> {
         let Connected { epoch, features, sockets, hold, .. } = connected;
         let id = SeatId(epoch);
-        let mut line = Line::new(sockets, config, bell).ok()?;
+        let mut line = match link {
+            Some(link) => Line::over(link, config),
+            None => Line::new(sockets, config, bell).ok()?,
+        };
         let lanes = line.lanes();
-        let landings = SlotMemory::new(config.slots, config.slot_bytes).ok()?;
-        let (region, grants) = (landings.region().clone(), line.grants().clone());
+        let grants = line.grants().clone();
+        let mut landings = SlotMemory::new(config.slots, config.slot_bytes).ok()?;
+        landings.register(grants.domain(), true).ok()?;
+        let region = landings.region().clone();
         let bytes = region.bytes();
         let grant = grants.grant(region, 0, bytes, Rights::WRITE, Use::Many).ok()?;
         let asking = Asking::new(config, lanes, &grants, zeros).ok()?;
         // Last, because it is to be closed.
-        let owner = serving.open(lanes)?;
+        let owner = serving.open(lanes, grants.domain())?;
         let (slots, slot_bytes) = (config.slots, config.slot_bytes);
         line.send(0, &Message::Slots { grant: grant.0, slots, slot_bytes });
         line.ring();
+        let judging = Judging::new(config, lanes, line.mover());
         Some(Seat {
             id,
             state: State::Up,
             line,
             asking,
             owner,
-            opened: Opened::new(id, grants),
-            asked: Asked::new(id, features & MAP_MEMORY != 0),
-            judging: Judging::new(config, lanes),
+            asked: Asked::new(id, features & MAP_MEMORY != 0, grants.are_of_device()),
+            opened: Opened::new(id, grants, judging.gathered_from_bytes()),
+            judging,
             telling: Telling::new(),
             landings,
             watches_room: false,
             is_violated: false,
             heartbeat: Heartbeat::new(lanes, config.dead_after_ns),
-            _hold: hold,
+            hold: Some(hold),
         })
     }
 
@@ -154,6 +165,11 @@ impl Seat {
             self.opened.quiesced();
             around.serving.quiesced(self.owner);
         }
+        if self.state == State::GoingDown && self.line.is_stuck() {
+            self.state = State::Stuck;
+            self.hold = None;
+            around.outbox.send(Stuck(self.id));
+        }
         moved
     }
 
@@ -170,14 +186,17 @@ impl Seat {
     /// Does what is to be done. True if anything was.
     pub fn act(&mut self, parcels: &mut Parcels, news: &mut VecDeque<News>, now_ns: u64) -> bool {
         let Seat { line, asking, opened, asked, heartbeat, judging, telling, .. } = self;
-        asked.act(line);
-        opened.act(line);
+        asked.act(line, asking.oldest_post());
+        if !opened.act(line, now_ns) {
+            line.shut_down();
+        }
         telling.act(news);
         let did = asking.act(&mut Hands { line, asked, parcels, news, now_ns });
         asking.take_sample().into_iter().for_each(|(moved, ns)| judging.carried(moved, ns));
         heartbeat.round_trip_ns().into_iter().for_each(|ns| judging.answered(ns));
         if self.state == State::Up {
-            let awaits = |lane| asking.awaits(lane) || lane == 0 && (asked.is_waiting() || telling.is_waiting());
+            let awaits_first = asked.is_waiting() || telling.is_waiting() || opened.is_waiting();
+            let awaits = |lane| asking.awaits(lane) || lane == 0 && awaits_first;
             if !heartbeat.act(line, now_ns, awaits) {
                 line.shut_down();
             }
@@ -228,9 +247,11 @@ impl Ear<'_> {
             Message::Done { .. } | Message::Refused { .. } | Message::Failed { .. } | Message::Drained { .. } => {
                 self.asking.received(lane, message, around.now_ns)
             }
-            Message::Open { .. } | Message::Close { .. } => self.opened.received(lane, message, around.outbox),
+            Message::Open { .. } | Message::Close { .. } | Message::Left { .. } => {
+                self.opened.received(lane, message, around.outbox)
+            }
             Message::Opened { .. } | Message::Withdrawn { .. } | Message::Here { .. } => {
-                self.asked.received(lane, message, around.outbox)
+                self.asked.received(lane, message, self.asking.posts(), around.outbox)
             }
             Message::Notify { .. } | Message::Notified { .. } => self.telling.received(lane, message, self.opened),
             Message::Ping { .. } | Message::Pong { .. } => self.heartbeat.received(lane, message, around.now_ns),

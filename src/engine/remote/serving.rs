@@ -20,6 +20,7 @@ use crate::pipeline::{BatchId, Chunk, ChunkId, LINK_LOST, Landing, Lease, LinkId
 use crate::pipeline::{Reply, Request, WorkFault, WorkId};
 use crate::plan::Fault;
 use crate::region::Region;
+use crate::verbs::ProtectionDomain;
 use fences::Fences;
 use list::Listed;
 use order::{Order, Orders, Place};
@@ -33,6 +34,8 @@ pub struct Serving {
     orders: Orders,
     links: Vec<Link>,
     config: RemoteConfig,
+    /// Of the operation that is being posted.
+    pieces: Vec<LocalPiece>,
     /// Actions wait that there was no time for.
     is_unfinished: bool,
 }
@@ -61,14 +64,17 @@ impl Serving {
             patience_ns: PATIENCE_NS,
         });
         let (slots, orders, links) = (None, Orders::default(), Vec::new());
-        Serving { machine, slots, orders, links, config: config.clone(), is_unfinished: false }
+        let pieces = Vec::with_capacity(crate::link::PIECES_MAX);
+        Serving { machine, slots, orders, links, config: config.clone(), pieces, is_unfinished: false }
     }
 
-    /// A connection of so many lanes is there. `None`: no room, or no memory for slots.
-    pub fn open(&mut self, lanes: usize) -> Option<LinkId> {
+    /// A connection of so many lanes is there, with the device that sends what is packed if one does. `None`: no room, or no
+    /// memory for slots.
+    pub fn open(&mut self, lanes: usize, domain: Option<&Arc<ProtectionDomain>>) -> Option<LinkId> {
         if self.slots.is_none() {
             self.slots = Some(SlotMemory::new(self.config.owner_slots, self.config.slot_bytes).ok()?);
         }
+        self.slots.as_mut()?.register(domain, false).ok()?;
         let id = self.machine.open()?;
         self.links.push(Link { id, fences: Fences::new(lanes), orders: Vec::with_capacity(ORDERS) });
         self.orders.reserve(self.links.len() * ORDERS);
@@ -157,7 +163,7 @@ impl Serving {
         match order.place {
             Place::Packed { lease: Some(lease), .. } => self.machine.packed(link, order.id, lease, result),
             Place::Landed { slot } => self.machine.unpacked(link, order.id, slot, result),
-            Place::Packed { lease: None, .. } | Place::Piece { .. } | Place::None => {}
+            Place::Packed { lease: None, .. } | Place::Piece { .. } | Place::Pieces { .. } | Place::None => {}
         }
     }
 
@@ -259,7 +265,15 @@ impl Serving {
         if let Some(fault) = order.fault {
             return Err(fault);
         }
+        let pieces = &mut self.pieces;
+        pieces.clear();
         let (from, grant) = match &order.place {
+            Place::Pieces { landing } => {
+                order.queue_ns = nanoseconds(now_ns.saturating_sub(order.arrived_ns));
+                let task = order.task.as_ref().ok_or(LINK_LOST)?;
+                list::local_pieces(task, order.bytes, pieces)?;
+                (None, *landing)
+            }
             Place::Piece { region, offset, landing } => {
                 order.queue_ns = nanoseconds(now_ns.saturating_sub(order.arrived_ns));
                 (LocalPiece::of_region(region, *offset, order.bytes), *landing)
@@ -269,10 +283,15 @@ impl Serving {
             }
             Place::Packed { lease: None, .. } | Place::Landed { .. } | Place::None => return Err(LINK_LOST),
         };
-        let from = from.ok_or(Fault::new(Status::OUT_OF_RANGE, Stage::WINDOW, Field::NONE, 0))?;
+        pieces.extend(from);
+        if pieces.is_empty() {
+            return Err(Fault::new(Status::OUT_OF_RANGE, Stage::WINDOW, Field::NONE, 0));
+        }
         let to = RemotePiece { grant, offset: 0, len: order.bytes };
         let done = Message::Done { id: order.id, queue_ns: order.queue_ns, pack_ns: order.pack_ns };
-        line.write(order.lane, OWNER_WORK | work.0, &[from], &[to], false, Some(&done)).map_err(|why| {
+        let written = line.write(order.lane, OWNER_WORK | work.0, pieces, &[to], false, Some(&done));
+        pieces.clear();
+        written.map_err(|why| {
             let status = match why {
                 BadOperation::RegionGone => Status::REGION_GONE,
                 BadOperation::NoRight => Status::NO_RIGHT,
@@ -367,12 +386,19 @@ impl Order {
         let listed = task.set_list(way, list).map_err(list::fault);
         let listed = listed.and_then(|()| list::look_through(task, way, bytes, opened));
         let listed = listed.and_then(|listed| match (listed, way) {
-            (Listed::Piece(_), Way::Pack) => Ok(listed),
-            _ if bytes <= slot_bytes => Ok(Listed::Pieces),
+            (Listed::Piece(_), Way::Pack) if opened.sends_from(task) => Ok(listed),
+            (Listed::Piece(_), _) if bytes <= slot_bytes => Ok(Listed::Pieces(1)),
+            _ if bytes <= slot_bytes => Ok(listed),
             _ => Err(Fault::new(Status::LIMIT_EXCEEDED, Stage::COMMAND, Field::NONE, bytes.into())),
         });
         self.fault = listed.err();
-        let mut needs_slot = listed == Ok(Listed::Pieces);
+        let mut needs_slot = matches!(listed, Ok(Listed::Pieces(_) | Listed::Zeros));
+        if let (Ok(Listed::Pieces(count)), Place::Packed { landing, .. }) = (&listed, &self.place)
+            && opened.gathers(task, bytes, *count)
+        {
+            self.place = Place::Pieces { landing: *landing };
+            needs_slot = false;
+        }
         if let (Ok(Listed::Piece(piece)), Place::Packed { landing, .. }, [(_, region)]) =
             (&listed, &self.place, &task.regions[..])
         {

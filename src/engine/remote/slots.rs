@@ -1,7 +1,8 @@
 //! Slot memory: what chunks are packed into, and what they land in.
 
 use crate::link::LocalPiece;
-use crate::region::{Huge, Region, RegionError};
+use crate::region::{Huge, Region, RegionError, Rights};
+use crate::verbs::{MemoryRegion, ProtectionDomain, VerbsError};
 use std::sync::Arc;
 
 /// Slots of one length, one behind the other, in memory of this engine's own. New for every connection that writes to it,
@@ -11,6 +12,8 @@ pub struct SlotMemory {
     region: Arc<Region>,
     slots: u32,
     slot_bytes: u32,
+    /// By which a peer's device writes to them.
+    exposed: Option<Arc<MemoryRegion>>,
 }
 
 impl SlotMemory {
@@ -20,7 +23,25 @@ impl SlotMemory {
     /// If either is 0, or the kernel has no memory.
     pub fn new(slots: u32, slot_bytes: u32) -> Result<SlotMemory, RegionError> {
         let (region, _) = Region::allocate(u64::from(slots) * u64::from(slot_bytes), Huge::IfReserved)?;
-        Ok(SlotMemory { region: Arc::new(region), slots, slot_bytes })
+        Ok(SlotMemory { region: Arc::new(region), slots, slot_bytes, exposed: None })
+    }
+
+    /// Has this side's device reach the slots, and, if a peer writes to them, the peer's. Without a device nothing is done.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn register(&mut self, domain: Option<&Arc<ProtectionDomain>>, for_peer: bool) -> Result<(), VerbsError> {
+        let Some(domain) = domain else { return Ok(()) };
+        self.region.register(domain)?;
+        if for_peer {
+            self.exposed = Some(self.region.share(domain, Rights::WRITE)?);
+        }
+        Ok(())
+    }
+
+    /// See [`register`](Self::register).
+    pub fn exposed(&self) -> Option<&Arc<MemoryRegion>> {
+        self.exposed.as_ref()
     }
 
     pub fn region(&self) -> &Arc<Region> {

@@ -31,7 +31,7 @@ impl Place {
 }
 
 fn remote(seat: SeatId) -> Arc<Remote> {
-    Arc::new(Remote::new(seat, 1, GrantId(8), 4096))
+    Arc::new(Remote::new(seat, 1, GrantId(8), 4096, false))
 }
 
 /// What an engine that lies is made of: a socket, and an answer to whoever asks.
@@ -59,7 +59,7 @@ impl Bench {
         let (peers, events) =
             Peers::start(peer::Config { offers: MAP_MEMORY, ..peer::Config::new().unwrap() }).unwrap();
         peers.connect(self.endpoint.clone());
-        let Command::PeerUp(connected) = self.command() else { panic!("no connection") };
+        let Command::PeerUp(connected, None) = self.command() else { panic!("no connection") };
         let seat = SeatId(connected.epoch);
         // Its end is nobody's news here.
         std::mem::forget(connected);

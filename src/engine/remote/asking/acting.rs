@@ -87,7 +87,8 @@ impl Asking {
         if let Some(carried) = self.chunks.get_mut(at) {
             carried.went_direct = true;
         }
-        self.posted.push(Posted { work, chunk: at, lane, rest: Some(rest), zeros, is_out: false });
+        let number = self.next_post();
+        self.posted.push(Posted { work, chunk: at, lane, rest: Some(rest), zeros, number, is_out: false });
         self.post_rest(self.posted.len() - 1, hands);
     }
 
@@ -147,7 +148,8 @@ impl Asking {
     fn post_bulk(&mut self, chunk: &Chunk, origin: Origin, landing: Landing, work: WorkId, hands: &mut Hands<'_>) {
         let at = chunk.lists;
         let Some(lane) = self.start(at, hands.now_ns) else { return };
-        self.posted.push(Posted { work, chunk: at, lane, rest: None, zeros: None, is_out: true });
+        let number = self.next_post();
+        self.posted.push(Posted { work, chunk: at, lane, rest: None, zeros: None, number, is_out: true });
         let ends = self.bulk_ends(chunk, origin, landing, hands.asked);
         let Some(carried) = self.chunks.get_mut(at) else { return };
         let done = ends.and_then(|(from, to)| {
@@ -200,10 +202,15 @@ impl Asking {
     fn ask(&mut self, id: ChunkId, chunk: &Chunk, landing: Landing, hands: &mut Hands<'_>) {
         let Some(lane) = self.start(chunk.lists, hands.now_ns) else { return };
         let granted = self.landing(chunk, landing).and_then(|(region, offset)| {
-            let grant = self.grants.grant(region, offset, chunk.bytes.into(), Rights::WRITE, Use::Once);
+            let bytes = u64::from(chunk.bytes);
+            let grant = match landing {
+                Landing::Destination => self.grants.grant(region, offset, bytes, Rights::WRITE, Use::Once),
+                Landing::Slot(_) => self.grants.grant_slot(&region, (offset, bytes), self.slots.exposed()),
+            };
             grant.map_err(|error| match error {
                 GrantError::RegionGone => gone(0),
                 GrantError::NoRight => Fault::new(Status::NO_RIGHT, Stage::WINDOW, Field::NONE, 0),
+                GrantError::NotRegistered => UNREACHED,
                 _ => DEFECT,
             })
         });
@@ -322,6 +329,10 @@ fn fault_of(why: BadOperation) -> Fault {
     match why {
         BadOperation::RegionGone => gone(0),
         BadOperation::NoRight => Fault::new(Status::NO_RIGHT, Stage::WINDOW, Field::NONE, 0),
+        BadOperation::NoKey => UNREACHED,
         _ => DEFECT,
     }
 }
+
+/// Memory that no device reaches was to be reached by one: its descriptor asks for the direct route.
+const UNREACHED: Fault = Fault::new(Status::UNSUPPORTED, Stage::WINDOW, Field::NONE, 0);

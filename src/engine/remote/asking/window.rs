@@ -5,6 +5,7 @@ use super::super::parcel::Parcel;
 use crate::link::{LocalPiece, OPERATION_BYTES_MAX, PIECES_MAX, RemotePiece};
 use crate::plan::{Direction, Fault, Segment};
 use crate::region::{Region, Rights};
+use crate::verbs::{ProtectionDomain, VerbsError};
 use ring_abi::{Field, Stage, Status};
 use std::sync::Arc;
 
@@ -111,6 +112,14 @@ impl Pieces {
 impl Zeros {
     pub fn new(region: Arc<Region>) -> Zeros {
         Zeros(region)
+    }
+
+    /// Has a device send them.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn register(&self, domain: &Arc<ProtectionDomain>) -> Result<(), VerbsError> {
+        self.0.register(domain)
     }
 
     fn bytes(&self) -> u32 {

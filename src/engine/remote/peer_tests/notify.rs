@@ -78,7 +78,7 @@ fn news(engine: &mut Engine, peer: &mut Peer) -> Status {
 fn what_a_peer_says_of_a_notify_is_told_once_and_no_more_than_it_may_say() {
     let mut engine = Engine::new(config());
     let mut peer = engine.connect(2);
-    let remote = Remote::new(peer.seat, 4, GrantId(1), 64);
+    let remote = Remote::new(peer.seat, 4, GrantId(1), 64, false);
     for (said, told) in [
         (Status::OK, Status::OK),
         (Status::NOT_DONE, Status::NOT_DONE),
@@ -117,7 +117,7 @@ fn a_peer_that_answers_no_notify_is_found_dead() {
     let quiet = Instant::now();
     engine.until(&mut [&mut peer], |_, _| quiet.elapsed() > Duration::from_millis(400));
     assert!(!peer.is_down);
-    let remote = Remote::new(peer.seat, 4, GrantId(1), 64);
+    let remote = Remote::new(peer.seat, 4, GrantId(1), 64, false);
     engine.remotes.notify(&remote, &TOLD, NOTICE).unwrap();
     let begun = Instant::now();
     let found = loop {

@@ -100,7 +100,11 @@ fn a_region_is_open_before_it_is_withdrawn() {
     peer.say(0, &Message::Open { request: 7, rights: 1, name: "x" });
     let Event::PeerAsks { seat, .. } = engine.event(&mut [&mut peer]) else { panic!("another event") };
     let memory = region(64);
-    engine.remotes.opened(seat, 7, Ok(PeerExport { region: memory.clone(), rights: Rights::READ, exporter: 0 }));
+    engine.remotes.opened(
+        seat,
+        7,
+        Ok(PeerExport { region: memory.clone(), rights: Rights::READ, exporter: 0, exposed: None }),
+    );
     engine.remotes.withdraw(&memory);
     peer.heard.clear();
     engine.until(&mut [&mut peer], |_, peers| peers[0].heard.iter().filter(|(_, bytes)| bytes[0] != 13).count() == 2);
@@ -127,7 +131,11 @@ fn what_the_control_thread_refuses_is_told_with_its_words() {
     gone.withdraw();
     peer.say(0, &Message::Open { request: 9, rights: 1, name: "x" });
     let _ = engine.event(&mut [&mut peer]);
-    engine.remotes.opened(seat, 9, Ok(PeerExport { region: gone.clone(), rights: Rights::READ, exporter: 0 }));
+    engine.remotes.opened(
+        seat,
+        9,
+        Ok(PeerExport { region: gone.clone(), rights: Rights::READ, exporter: 0, exposed: None }),
+    );
     let refused = Heard::Opened { status: Status::REGION_GONE, number: 0, grant: 0, bytes: 0 };
     assert_eq!(peer.next(&mut engine, is_it), refused);
     assert_eq!(Arc::strong_count(&gone), 1);

@@ -36,6 +36,8 @@ pub enum Place {
     None,
     /// READ, from one piece of a region.
     Piece { region: Arc<Region>, offset: u64, landing: GrantId },
+    /// READ, from pieces of regions: the device gathers them.
+    Pieces { landing: GrantId },
     /// READ, from a slot of the pool.
     Packed { lease: Option<Lease>, landing: GrantId },
     /// WRITE, from a landing slot.

@@ -101,7 +101,12 @@ impl Node {
                 Event::PeerAsks { seat, request, rights, name } => {
                     let found = self.exports.get(&name).filter(|(_, granted)| granted.covers(rights));
                     let none = || (Status::NAME_UNKNOWN, format!("no {name}"));
-                    let answer = found.map(|(region, _)| PeerExport { region: region.clone(), rights, exporter: 0 });
+                    let answer = found.map(|(region, _)| PeerExport {
+                        region: region.clone(),
+                        rights,
+                        exporter: 0,
+                        exposed: None,
+                    });
                     let answer = answer.ok_or_else(none);
                     self.remotes.opened(seat, request, answer);
                 }
@@ -183,7 +188,7 @@ impl World {
         self.sockets.insert(self.epochs, copies);
         let connected = Connected::of_sockets(self.epochs, sockets.into_iter().map(OwnedFd::from).collect());
         let Node { remotes, epoll, .. } = &mut self.nodes[node];
-        remotes.attach(Box::new(connected), epoll);
+        remotes.attach(Box::new(connected), None, epoll);
         SeatId(self.epochs)
     }
 
