@@ -140,7 +140,6 @@ fn what_there_is_not_is_refused_with_status_2() {
     refused(&["bench", "W9"], "W1, W2, W3, W4, W5 and matrix");
     refused(&["bench", "--link", "pigeon"], "shm, tcp, local, verbs and sim:PROFILE");
     refused(&["bench", "--link", "sim:nothing"], "the simulator's profiles are reference,");
-    refused(&["bench", "--link", "verbs"], "--link verbs is not built yet");
     refused(&["explain", "--link", "tcp"], "sim:tcp-loopback");
     refused(&["bench", "--route", "detour"], "detour");
     refused(&["bench", "W5", "--link", "local", "--table-mib", "16", "--route", "gather"], "nothing to pack");

@@ -101,7 +101,7 @@ fn what_there_is_not_is_refused_with_what_there_is() {
     for (args, why) in [
         (["W9", "--link", "sim:reference"], "W1 to W5"),
         (["W1", "--link", "sim:nothing"], "reference"),
-        (["W1", "--link", "verbs"], "shm, local"),
+        (["W1", "--link", "verbs"], "sim:roce-25g is like it"),
     ] {
         let output = output(&args);
         let error = String::from_utf8_lossy(&output.stderr);

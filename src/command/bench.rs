@@ -4,7 +4,7 @@ use super::Failure;
 use super::file;
 use super::machine;
 use super::owner::OwnerMemory;
-use super::place::{Party, Place, Tcp};
+use super::place::{Party, Peers, Place};
 use super::report::{self, Figures, Record};
 use super::share::{self, Sharing};
 use super::simulate;
@@ -34,8 +34,8 @@ pub struct Args {
     #[arg(value_name = "WORKLOAD", value_parser = parse_workload, hide_default_value = true)]
     workloads: Vec<Named>,
     /// What is between client and table: shm (client, engine and owner are three processes), tcp (client, its engine, the
-    /// owner's engine and the owner are four, and the engines reach each other over loopback), local (all in one process),
-    /// sim:PROFILE (nothing is moved, all times are simulated); not built yet: verbs
+    /// owner's engine and the owner are four, and the engines reach each other over loopback), verbs (the same, by RDMA),
+    /// local (all in one process), sim:PROFILE (nothing is moved, all times are simulated)
     ///
     /// Profiles: reference, roce-25g, roce-100g, ib-400g, efa-100g, tcp-loopback, soft-roce. With them the matrix has one
     /// geometry more, and mixes, and each iteration has another seed.
@@ -48,7 +48,10 @@ pub struct Args {
     /// The kernel's congestion control of both engines of `--link tcp` [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Settings of both engines of `--link tcp`, for experiments.
+    /// The RDMA devices of `--link verbs`: of the owner's engine, and of its client's [default: the first one, for both]
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    devices: Vec<String>,
+    /// Settings of both engines of `--link tcp` and `verbs`, for experiments.
     #[arg(long, hide = true, value_name = "FILE")]
     peer_config: Option<PathBuf>,
     /// Which way; `matrix` does both if this is not given [default: read]
@@ -66,6 +69,10 @@ pub struct Args {
     iterations: u32,
     #[command(flatten)]
     sharing: Sharing,
+    /// Only one of so many pieces of W1 to W5, for machines that are slow: `W1/8`
+    #[arg(long, hide = true, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    divide: u32,
     /// Another number gives other lists
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -118,10 +125,9 @@ fn parse_workload(word: &str) -> Result<Named, String> {
 pub(super) enum Link {
     Shm,
     Tcp,
+    Verbs,
     Local,
     Sim(&'static Profile),
-    /// Known, but not there yet.
-    NotBuilt(String),
 }
 
 impl FromStr for Link {
@@ -132,7 +138,7 @@ impl FromStr for Link {
             "shm" => Ok(Link::Shm),
             "tcp" => Ok(Link::Tcp),
             "local" => Ok(Link::Local),
-            "verbs" => Ok(Link::NotBuilt(word.to_owned())),
+            "verbs" => Ok(Link::Verbs),
             _ => match word.strip_prefix("sim:") {
                 Some(name) => profiles::named(name).map(Link::Sim).ok_or_else(|| {
                     let names: Vec<&str> = profiles::all().iter().map(|profile| profile.name).collect();
@@ -158,12 +164,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Link::Shm => "shm",
         Link::Tcp => "tcp",
         Link::Local => "local",
+        Link::Verbs => "verbs",
         Link::Sim(_) => "sim",
-        Link::NotBuilt(link) => {
-            return Err(Failure::Usage(format!(
-                "--link {link} is not built yet: there are shm, tcp, local and sim:PROFILE"
-            )));
-        }
     };
     args.check(link)?;
     if let Link::Sim(profile) = args.link {
@@ -171,7 +173,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let cases = cases(args);
     let place = match link {
-        "tcp" => Place::tcp(args.table_bytes(), args.tcp())?,
+        "tcp" => Place::peers(args.table_bytes(), args.peers("tcp"))?,
+        "verbs" => Place::peers(args.table_bytes(), args.peers("verbs"))?,
         "shm" => Place::shm(args.table_bytes(), args.owner_memory)?,
         _ => Place::local(args.table_bytes())?,
     };
@@ -260,8 +263,11 @@ impl Args {
         How { op, route: self.route, submit: self.submit }
     }
 
-    fn tcp(&self) -> Tcp<'_> {
-        Tcp {
+    fn peers(&self, transport: &'static str) -> Peers<'_> {
+        let device = |at: usize| self.devices.get(at).or(self.devices.last()).map(String::as_str);
+        Peers {
+            transport,
+            devices: [device(0), device(1)],
             congestion: self.congestion.as_deref(),
             config: self.peer_config.as_deref(),
             requesters: self.sharing.requesters(),
@@ -274,7 +280,7 @@ impl Args {
         let is_private = self.owner_memory == OwnerMemory::Private;
         match link {
             "shm" => {}
-            "tcp" if is_private => {
+            "tcp" | "verbs" if is_private => {
                 let why = "memory that its owner packs is for clients of the owner's engine only";
                 return usage(format!("--owner-memory private is for --link shm: {why}"));
             }
@@ -288,8 +294,15 @@ impl Args {
         if self.timeline.is_some() && link != "sim" {
             return usage("--timeline is for --link sim:PROFILE".to_owned());
         }
-        if link != "tcp" && (self.congestion.is_some() || self.peer_config.is_some()) {
-            return usage("--congestion and --peer-config are for --link tcp".to_owned());
+        let is_peered = matches!(link, "tcp" | "verbs");
+        if !is_peered && (self.congestion.is_some() || self.peer_config.is_some()) {
+            return usage("--congestion and --peer-config are for --link tcp and verbs".to_owned());
+        }
+        if self.devices.len() > 2 {
+            return usage("--devices: the owner's, and its client's".to_owned());
+        }
+        if link != "verbs" && !self.devices.is_empty() {
+            return usage("--devices is for --link verbs".to_owned());
         }
         if self.sharing.is_wanted() {
             self.check_sharing(link)?;
@@ -307,7 +320,7 @@ impl Args {
         if self.workloads.iter().any(|named| matches!(named, Named::Matrix)) {
             return usage("each of several clients has a buffer of its own: name workloads, and not the matrix");
         }
-        self.sharing.check(link == "tcp")
+        self.sharing.check(matches!(link, "tcp" | "verbs"))
     }
 }
 
@@ -317,7 +330,8 @@ fn cases(args: &Args) -> Vec<Case> {
     for named in if args.workloads.is_empty() { &all } else { &args.workloads } {
         match named {
             Named::One(workload) => {
-                cases.push(Case { workload: workload.clone(), op: args.op.unwrap_or(Op::Read) });
+                let workload = workload.clone().divided(args.divide);
+                cases.push(Case { workload, op: args.op.unwrap_or(Op::Read) });
             }
             Named::Matrix => cases.extend(matrix(args)),
         }
@@ -360,7 +374,7 @@ fn measure(party: &mut Party, case: &Case, link: &str, args: &Args) -> Result<Re
     let (direct_ns, gather_ns) = (predicted.map(|d| d.direct_ns), predicted.and_then(|d| d.gather_ns));
     // On one host what the engine maps is never gathered, and what only its owner reaches always is.
     let (direct_ns, gather_ns) = match args.owner_memory {
-        _ if link == "tcp" => (direct_ns, gather_ns),
+        _ if matches!(link, "tcp" | "verbs") => (direct_ns, gather_ns),
         OwnerMemory::Shared => (direct_ns, None),
         OwnerMemory::Private => (None, gather_ns),
     };

@@ -78,15 +78,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         Link::Shm => this_machine("shm", direction),
         Link::Local => this_machine("local", direction),
-        Link::Tcp => {
-            let text =
-                "--link tcp cannot be predicted here: sim:tcp-loopback is like it, and bench --link tcp measures it";
-            return Err(Failure::Usage(text.to_owned()));
-        }
-        Link::NotBuilt(link) => {
-            return Err(Failure::Usage(format!(
-                "--link {link} is not built yet: there are shm, local and sim:PROFILE"
-            )));
+        Link::Tcp | Link::Verbs => {
+            let (name, like) = match &args.link {
+                Link::Tcp => ("tcp", "tcp-loopback"),
+                _ => ("verbs", "roce-25g"),
+            };
+            let text = format!(
+                "--link {name} cannot be predicted here: sim:{like} is like it, and bench --link {name} measures it"
+            );
+            return Err(Failure::Usage(text));
         }
     };
     let explanation = explain(&cell.job(args.seed).work(), &situation);

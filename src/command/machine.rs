@@ -30,7 +30,7 @@ pub fn situation(link: &str, direction: Direction) -> Situation {
 /// What is chosen for a workload by its name there, and how long that and the other routes would take. `None` for a link
 /// whose figures only its engines know, by measuring it.
 pub fn predicted(workload: &str, direction: Direction, link: &str, seed: u64) -> Option<Decision> {
-    if link == "tcp" {
+    if matches!(link, "tcp" | "verbs") {
         return None;
     }
     Some(choose(&cell(workload, direction)?.job(seed).work(), &situation(link, direction)))

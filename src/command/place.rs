@@ -19,7 +19,7 @@ const SESSIONS: &str = "65";
 /// An engine and a table that clients of it can open, and what keeps them alive. Dropped from top to bottom.
 pub enum Place {
     Shm { _owner: Helper, engine: EngineProcess },
-    Tcp { requesters: Vec<EngineProcess>, endpoint: String, _owner: Helper, _engine: EngineProcess },
+    Peers { requesters: Vec<EngineProcess>, endpoint: String, _owner: Helper, _engine: EngineProcess },
     Local { _table: Region, _owner: Box<Client>, engine: RunningEngine },
 }
 
@@ -35,9 +35,13 @@ pub struct EngineProcess {
     directory: PrivateDirectory,
 }
 
-/// How engines of `--link tcp` are started.
+/// How engines of `--link tcp` and `--link verbs` are started.
 #[derive(Clone, Copy)]
-pub struct Tcp<'a> {
+pub struct Peers<'a> {
+    /// What they reach each other's memory by.
+    pub transport: &'static str,
+    /// The RDMA devices of the owner's engine and of the others.
+    pub devices: [Option<&'a str>; 2],
     pub congestion: Option<&'a str>,
     pub config: Option<&'a Path>,
     /// Engines that clients attach to.
@@ -52,14 +56,14 @@ impl Place {
         Ok(Place::Shm { _owner: owner, engine })
     }
 
-    /// The same, and requesters' engines that reach the owner's over loopback, each in a process of its own.
-    pub fn tcp(table_bytes: u64, tcp: Tcp<'_>) -> Result<Place, Failure> {
-        let mut engine = EngineProcess::start(&tcp.options())?;
+    /// The same, and requesters' engines that reach the owner's as their peer, each in a process of its own.
+    pub fn peers(table_bytes: u64, peers: Peers<'_>) -> Result<Place, Failure> {
+        let mut engine = EngineProcess::start(&peers.options(peers.devices[0]))?;
         let endpoint = engine.endpoint()?;
         let owner = start_owner(&engine.directory, table_bytes, OwnerMemory::Shared)?;
-        let start = |_| EngineProcess::start(&tcp.options());
-        let requesters = (0..tcp.requesters).map(start).collect::<Result<_, _>>()?;
-        Ok(Place::Tcp { requesters, endpoint, _owner: owner, _engine: engine })
+        let start = |_| EngineProcess::start(&peers.options(peers.devices[1]));
+        let requesters = (0..peers.requesters).map(start).collect::<Result<_, _>>()?;
+        Ok(Place::Peers { requesters, endpoint, _owner: owner, _engine: engine })
     }
 
     /// Everything in this process: the engine, an owner with a session of its own, the clients.
@@ -81,7 +85,7 @@ impl Place {
         let (client, table) = match self {
             Place::Shm { engine, .. } => opened(Client::attach(engine.directory.socket())?)?,
             Place::Local { engine, .. } => opened(Client::over(engine.connect()?, &Setup::default())?)?,
-            Place::Tcp { requesters, endpoint, .. } => {
+            Place::Peers { requesters, endpoint, .. } => {
                 let engine = &requesters[number as usize % requesters.len()];
                 let client = Client::attach(engine.directory.socket())?;
                 let peer = client.connect(endpoint)?;
@@ -98,12 +102,16 @@ fn opened(client: Client) -> Result<(Client, Region), Failure> {
     Ok((client, table))
 }
 
-impl Tcp<'_> {
+impl<'a> Peers<'a> {
     /// What `serve` is told. A port of loopback always, so that no file has to say that there are peers. Nothing is mapped:
     /// the connection is what is measured.
-    fn options(&self) -> Vec<&OsStr> {
-        let mut options: Vec<&OsStr> =
-            ["--clients", SESSIONS, "--peer-listen", "127.0.0.1:0", "--peer-no-mapping"].map(OsStr::new).into();
+    fn options(&self, device: Option<&'a str>) -> Vec<&'a OsStr> {
+        let always = ["--clients", SESSIONS, "--peer-listen", "127.0.0.1:0", "--peer-no-mapping"];
+        let mut options: Vec<&OsStr> = always.map(OsStr::new).into();
+        options.extend(["--peer-transport", self.transport].map(OsStr::new));
+        if let Some(device) = device {
+            options.extend(["--peer-device", device].map(OsStr::new));
+        }
         if let Some(congestion) = self.congestion {
             options.extend([OsStr::new("--peer-congestion"), OsStr::new(congestion)]);
         }

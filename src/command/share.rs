@@ -15,7 +15,7 @@ pub struct Sharing {
     /// So many clients at once, each with a thread, a buffer and lists of its own; says what each of them got
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
     clients: Option<u32>,
-    /// With --link tcp: so many requesters' engines, each with so many clients
+    /// With --link tcp or verbs: so many requesters' engines, each with so many clients
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     requesters: Option<u32>,
     /// How long several clients ask, a fraction if need be [default: 5]
@@ -38,10 +38,10 @@ impl Sharing {
         self.clients.is_some() || self.requesters.is_some() || self.seconds.is_some()
     }
 
-    pub fn check(&self, is_tcp: bool) -> Result<(), Failure> {
+    pub fn check(&self, has_peers: bool) -> Result<(), Failure> {
         let usage = |text: String| Err(Failure::Usage(text));
-        if self.requesters.is_some() && !is_tcp {
-            return usage("--requesters is for --link tcp: elsewhere there is one engine".to_owned());
+        if self.requesters.is_some() && !has_peers {
+            return usage("--requesters is for --link tcp and verbs: elsewhere there is one engine".to_owned());
         }
         if self.all_clients() > CLIENTS_MAX {
             return usage(format!("{} clients of all requesters: at most {CLIENTS_MAX}", self.all_clients()));

@@ -59,6 +59,15 @@ impl Workload {
         Some(Workload { name, number, groups, geometry })
     }
 
+    /// The same with a part of its pieces, so that it is no workload of that name any more.
+    pub fn divided(mut self, by: u32) -> Workload {
+        if by > 1 {
+            self.groups.iter_mut().for_each(|group| group.count = (group.count / by).max(1));
+            self.name = format!("{}/{by}", self.name);
+        }
+        self
+    }
+
     /// So many random rows.
     pub fn rows(count: u32) -> Workload {
         let groups = vec![Group { len: ROW_BYTES, count }];
