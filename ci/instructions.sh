@@ -67,7 +67,7 @@ check() {
 for kind in raw batch index; do count count_rows $kind; done
 check raw raw_push rows 55
 check raw engine_take rows 178
-check raw client_reap batches 229
+check raw client_reap batches 257
 check batch batch_push rows 61
 check batch engine_take rows 178
 check batch client_reap batches 543
