@@ -196,21 +196,7 @@ impl Region {
         let map = map.map_err(|source| RegionError::System { operation: "mmap", source })?;
         let watched = Watched::new(map.as_mut_ptr(), map.len()).ok_or(RegionError::TooMany)?;
         let base = NonNull::new(map.as_mut_ptr().wrapping_add(skipped as usize)).expect("a mapping is not at 0");
-        let (bytes, withdrawn) = (part.bytes, AtomicBool::new(false));
-        let watched = Some(watched);
-        let registered = Registered::default();
-        Ok(Region {
-            base,
-            bytes,
-            rights,
-            withdrawn,
-            may_be_lost,
-            registered,
-            watched,
-            map: Some(map),
-            _lease: None,
-            file: None,
-        })
+        Ok(Region { may_be_lost, watched: Some(watched), map: Some(map), ..Region::at(base, part.bytes, rights) })
     }
 
     /// Keeps the file, a descriptor more, so that another process can map the same bytes: from this byte of the file on. A
@@ -257,21 +243,14 @@ impl Region {
     pub unsafe fn adopt(base: *mut u8, bytes: u64, rights: Rights) -> Result<Region, RegionError> {
         check_part(0, bytes, BYTES_MAX)?;
         let base = NonNull::new(base).ok_or(RegionError::Empty)?;
-        let withdrawn = AtomicBool::new(false);
-        let (may_be_lost, watched) = (false, None);
-        let registered = Registered::default();
-        Ok(Region {
-            base,
-            bytes,
-            rights,
-            withdrawn,
-            may_be_lost,
-            registered,
-            watched,
-            map: None,
-            _lease: None,
-            file: None,
-        })
+        Ok(Region::at(base, bytes, rights))
+    }
+
+    /// Memory with nothing to unmap, give back or watch.
+    fn at(base: NonNull<u8>, bytes: u64, rights: Rights) -> Region {
+        let (withdrawn, registered) = (AtomicBool::new(false), Registered::default());
+        let (may_be_lost, watched, map, file) = (false, None, None, None);
+        Region { base, bytes, rights, withdrawn, may_be_lost, registered, watched, map, _lease: None, file }
     }
 
     /// The whole pages that it lies in, of its own mapping; of adopted memory only itself.
