@@ -4,45 +4,10 @@ mod support;
 
 use ring_abi::{Kind, Status};
 use scatter_ring::engine::{Config, Counters, Engine, Limits, RunningEngine};
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::RawClient;
-use support::hostile::{alone, eventually};
-
-/// Lines of all engines of this process: one test at a time.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Lines {
-    /// What engines of this process say from now on.
-    fn new() -> Lines {
-        static LINES: std::sync::LazyLock<Lines> = std::sync::LazyLock::new(|| {
-            let lines = Lines::default();
-            let writer = lines.clone();
-            let format = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
-            tracing::subscriber::set_global_default(format.finish()).unwrap();
-            lines
-        });
-        LINES.0.lock().unwrap().clear();
-        LINES.clone()
-    }
-
-    fn with(&self, part: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
-    }
-}
+use support::hostile::eventually;
+use support::log::Lines;
 
 fn engine() -> RunningEngine {
     let limits = Limits { sessions: 8, ..Limits::default() };
@@ -55,8 +20,8 @@ fn attach(engine: &RunningEngine) -> RawClient {
 
 #[test]
 fn a_session_has_one_line_for_each_kind_of_refusal() {
-    let _alone = alone();
-    let (lines, engine) = (Lines::new(), engine());
+    let (lines, _alone) = Lines::new();
+    let engine = engine();
     for session in 1..=2 {
         let mut client = attach(&engine);
         for i in 0..500 {
@@ -78,8 +43,8 @@ fn a_session_has_one_line_for_each_kind_of_refusal() {
 #[test]
 fn a_flood_of_sessions_is_counted_whole_and_said_in_part() {
     const FLOOD: u64 = 500;
-    let _alone = alone();
-    let (lines, engine) = (Lines::new(), engine());
+    let (lines, _alone) = Lines::new();
+    let engine = engine();
     let start = Instant::now();
     for _ in 0..FLOOD {
         // Closes as soon as it has its answer; the places of the last ones may not be free yet.
@@ -109,8 +74,8 @@ fn a_flood_of_sessions_is_counted_whole_and_said_in_part() {
 
 #[test]
 fn a_cut_batch_is_in_the_line_of_its_sessions_end() {
-    let _alone = alone();
-    let (lines, engine) = (Lines::new(), engine());
+    let (lines, _alone) = Lines::new();
+    let engine = engine();
     let mut client = attach(&engine);
     client.submit(&ring_abi::Descriptor { opcode: ring_abi::Opcode::NOP.0, ..ring_abi::Descriptor::ZERO });
     eventually("the slot is taken", || client.areas.sq.free().unwrap() == 8);

@@ -8,45 +8,9 @@ use exported::{client, connect, exported, is_right};
 use scatter_ring::engine::{Config, Engine, EngineError, PeerSettings, PeerTransport, RunningEngine};
 use scatter_ring::region::Rights;
 use scatter_ring::verbs::Library;
-use std::io::Write;
-use std::sync::{Arc, Mutex, MutexGuard};
 use support::hostile::{eventually, mapped_memory_files, open_fds};
+use support::log::Lines;
 use support::not_run;
-
-/// What engines of this process say.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Lines {
-    /// Of one test at a time.
-    fn new() -> (Lines, MutexGuard<'static, ()>) {
-        let alone = support::hostile::alone();
-        static LINES: std::sync::LazyLock<Lines> = std::sync::LazyLock::new(|| {
-            let lines = Lines::default();
-            let writer = lines.clone();
-            let format = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
-            tracing::subscriber::set_global_default(format.finish()).unwrap();
-            lines
-        });
-        LINES.0.lock().unwrap().clear();
-        (LINES.clone(), alone)
-    }
-
-    fn with(&self, part: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
-    }
-}
 
 fn settings(transport: PeerTransport, device: Option<&str>) -> PeerSettings {
     let listen = vec![([127, 0, 0, 1], 0).into()];

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod hostile;
+pub mod log;
 
 use ring_abi::{Entry, Features, Kind, Message, Span, Status};
 use scatter_ring::attach::{ClientAreas, Socket};
