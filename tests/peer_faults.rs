@@ -9,7 +9,7 @@ mod storm;
 
 use peered::{
     Bystander, Caller, END_MAX, Job, LONG, NEAR_BYTES, Owner, TABLE_BYTES, ZONES, by_build, contents, settings, start,
-    table_bytes,
+    table_bytes, wait_until_stopped,
 };
 use proxied::Effect::{Coalesce, Cut, Deaf, Delay, Dribble, Finish, Plain, Repeat, Reset, Slow, Stall, Swallow};
 use proxied::Which::{All, One};
@@ -261,21 +261,6 @@ fn an_owner_in_a_process_of_its_own() {
     println!("endpoint {}", owner.endpoint);
     loop {
         std::thread::park();
-    }
-}
-
-/// The signal stops the threads of a process one after the other.
-fn wait_until_stopped(pid: u32) {
-    let start = Instant::now();
-    loop {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let is_stopped = |stat: String| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'));
-        if threads.flatten().map(stat).all(is_stopped) {
-            return;
-        }
-        assert!(start.elapsed() < LONG, "it does not stop");
-        std::thread::yield_now();
     }
 }
 

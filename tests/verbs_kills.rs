@@ -8,7 +8,7 @@ mod storm;
 
 use peered::{
     Bystander, Caller, END_MAX, Job, LONG, NEAR_BYTES, Owner, TABLE_BYTES, UnderWay, ZONE_BYTES, attach, start,
-    table_bytes,
+    table_bytes, wait_until_stopped,
 };
 use ring_abi::{Flags, Status};
 use rustix::process::Signal;
@@ -412,21 +412,6 @@ fn a_requester_killed_at_any_moment_of_a_batch_leaves_the_owners_memory_alone() 
         println!("{} batches of a bystander", bystander.stop());
         assert_eq!(owner.engine.counters().peers_stuck, 0);
     });
-}
-
-/// The signal stops the threads of a process one after the other.
-fn wait_until_stopped(pid: u32) {
-    let start = Instant::now();
-    loop {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let is_stopped = |stat: String| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'));
-        if threads.flatten().map(stat).all(is_stopped) {
-            return;
-        }
-        assert!(start.elapsed() < LONG, "it does not stop");
-        std::thread::yield_now();
-    }
 }
 
 #[test]
