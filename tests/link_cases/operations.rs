@@ -2,7 +2,7 @@
 
 use super::{Connect, Width, scaled};
 use crate::linked::{Side, contents, end, filled, local, pattern, poll_until, region, remote, until, within};
-use crate::seeded::cases;
+use crate::seeded::{Random, cases};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use scatter_ring::link::{
@@ -139,75 +139,70 @@ pub fn more_reads_than_are_answered_at_a_time_wait_and_are_carried_out(connect: 
 }
 
 pub fn a_link_that_is_shut_down_under_way_completes_everything_and_touches_nothing(connect: &impl Connect) {
-    const BYTES: u64 = 1 << 20;
     cases(scaled(50, 1000), |random| {
-        let (mut a, mut b) = connect.pair(3, Width::Wide);
-        let (mine, theirs) = (a.own(region(BYTES)), region(BYTES));
-        let grant = b.lets(&mut a, &theirs, BOTH);
-        let count = 1 + random.below(20);
-        for id in 0..count {
-            let (here, there) = ([local(&mine, 0, BYTES as u32)], [remote(grant, 0, BYTES as u32)]);
-            let operation = if random.once_in(2) {
-                Operation::Read { id, from: &there, to: &here }
-            } else {
-                Operation::Write { id, from: &here, to: &there, acknowledged: random.once_in(2) }
-            };
-            a.link.post(random.below(3) as usize, &[operation]).unwrap();
-        }
-        for _ in 0..random.below(10) {
-            a.poll();
-            b.poll();
-        }
+        let UnderWay { mut a, mut b, mine, theirs, count } = under_way(connect, random, 3);
         a.link.shut_down();
         until(|| {
             a.poll();
             a.link.is_quiet()
         });
         assert_eq!((a.completed.len() as u64, a.down), (count, Some(Reason::ShutDown)));
-        mine.write_at(0, &vec![3; BYTES as usize]).unwrap();
-        until(|| {
-            b.poll();
-            b.link.is_quiet()
-        });
-        theirs.write_at(0, &vec![4; BYTES as usize]).unwrap();
-        std::thread::yield_now();
-        assert!(contents(&mine).iter().all(|byte| *byte == 3) && contents(&theirs).iter().all(|byte| *byte == 4));
-        assert_eq!((Arc::strong_count(&mine), Arc::strong_count(&theirs)), (1, 2), "an operation keeps memory");
+        is_let_alone(&mut b, &mine, &theirs);
         drop((a, b));
         assert_eq!(Arc::strong_count(&theirs), 1, "a grant keeps memory");
     });
 }
 
 pub fn a_link_that_is_dropped_under_way_touches_nothing_any_more(connect: &impl Connect) {
-    const BYTES: u64 = 1 << 20;
     cases(scaled(30, 500), |random| {
-        let (mut a, mut b) = connect.pair(2, Width::Wide);
-        let (mine, theirs) = (a.own(region(BYTES)), region(BYTES));
-        let grant = b.lets(&mut a, &theirs, BOTH);
-        for id in 0..1 + random.below(20) {
-            let (here, there) = ([local(&mine, 0, BYTES as u32)], [remote(grant, 0, BYTES as u32)]);
-            let operation = if random.once_in(2) {
-                Operation::Read { id, from: &there, to: &here }
-            } else {
-                Operation::Write { id, from: &here, to: &there, acknowledged: random.once_in(2) }
-            };
-            a.link.post(random.below(2) as usize, &[operation]).unwrap();
-        }
-        for _ in 0..random.below(10) {
-            a.poll();
-            b.poll();
-        }
+        let UnderWay { a, mut b, mine, theirs, .. } = under_way(connect, random, 2);
         drop(a);
-        mine.write_at(0, &vec![3; BYTES as usize]).unwrap();
-        until(|| {
-            b.poll();
-            b.link.is_quiet()
-        });
-        theirs.write_at(0, &vec![4; BYTES as usize]).unwrap();
-        std::thread::yield_now();
-        assert!(contents(&mine).iter().all(|byte| *byte == 3) && contents(&theirs).iter().all(|byte| *byte == 4));
-        assert_eq!((Arc::strong_count(&mine), Arc::strong_count(&theirs)), (1, 2), "an operation keeps memory");
+        is_let_alone(&mut b, &mine, &theirs);
     });
+}
+
+/// Operations that `a` posted, none or some of them done, between memory of its own and that of `b`.
+struct UnderWay<L> {
+    a: Side<L>,
+    b: Side<L>,
+    mine: Arc<Region>,
+    theirs: Arc<Region>,
+    count: u64,
+}
+
+fn under_way<C: Connect>(connect: &C, random: &mut Random, lanes: usize) -> UnderWay<C::Link> {
+    const BYTES: u64 = 1 << 20;
+    let (mut a, mut b) = connect.pair(lanes, Width::Wide);
+    let (mine, theirs) = (a.own(region(BYTES)), region(BYTES));
+    let grant = b.lets(&mut a, &theirs, BOTH);
+    let count = 1 + random.below(20);
+    for id in 0..count {
+        let (here, there) = ([local(&mine, 0, BYTES as u32)], [remote(grant, 0, BYTES as u32)]);
+        let operation = if random.once_in(2) {
+            Operation::Read { id, from: &there, to: &here }
+        } else {
+            Operation::Write { id, from: &here, to: &there, acknowledged: random.once_in(2) }
+        };
+        a.link.post(random.below(lanes as u64) as usize, &[operation]).unwrap();
+    }
+    for _ in 0..random.below(10) {
+        a.poll();
+        b.poll();
+    }
+    UnderWay { a, b, mine, theirs, count }
+}
+
+/// Once the other side has ended: what is written to the memory now stays, and no operation keeps any of it.
+fn is_let_alone<L: Transport>(b: &mut Side<L>, mine: &Arc<Region>, theirs: &Arc<Region>) {
+    mine.write_at(0, &vec![3; mine.bytes() as usize]).unwrap();
+    until(|| {
+        b.poll();
+        b.link.is_quiet()
+    });
+    theirs.write_at(0, &vec![4; theirs.bytes() as usize]).unwrap();
+    std::thread::yield_now();
+    assert!(contents(mine).iter().all(|byte| *byte == 3) && contents(theirs).iter().all(|byte| *byte == 4));
+    assert_eq!((Arc::strong_count(mine), Arc::strong_count(theirs)), (1, 2), "an operation keeps memory");
 }
 
 pub fn every_queue_runs_round_many_times(connect: &impl Connect) {
