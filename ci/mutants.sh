@@ -24,10 +24,10 @@ one place too many @ flight.rs @ s/(self.depth - (self.posted - self.done)) as u
 take back one too few @ flight.rs @ s/self.done.max(last.saturating_sub(count))/self.done.max(last.saturating_sub(count.saturating_sub(1)))/ @ link_verbs_faults @ cut_short
 take back one too many @ flight.rs @ s/self.done.max(last.saturating_sub(count))/self.done.max(last.saturating_sub(if count > 0 { count + 1 } else { 0 }))/ @ link_verbs_faults @ cut_short
 believe what nobody asked for @ flight.rs @ s/outcome == Outcome::Good \&\& !self.place(number).is_signalled/false/ @ link_verbs_faults @ nobody_asked_for
-one receive too many over there @ credits.rs @ s/            room: there,/            room: there + 1,/ @ link_verbs @ on_tiny_devices::messages
-give a credit twice @ credits.rs @ s/self.owed += 1;/self.owed += 2;/ @ link_verbs @ on_tiny_devices::messages
-forget to give credits alone @ credits.rs @ s/self.owed \* 2 >= self.owed_max || !self.is_told/!self.is_told/ @ link_verbs @ on_tiny_devices::messages
-send a message with the last credit @ credits.rs @ s/        self.room > 1$/        self.room > 0/ @ link_verbs @ on_tiny_devices::messages
+one receive too many over there @ credits.rs @ s/            room: there,/            room: there + 1,/ @ link_verbs @ on_simulated_tiny_devices::messages
+give a credit twice @ credits.rs @ s/self.owed += 1;/self.owed += 2;/ @ link_verbs @ on_simulated_tiny_devices::messages
+forget to give credits alone @ credits.rs @ s/self.owed \* 2 >= self.owed_max || !self.is_told/!self.is_told/ @ link_verbs @ on_simulated_tiny_devices::messages
+send a message with the last credit @ credits.rs @ s/        self.room > 1$/        self.room > 0/ @ link_verbs @ on_simulated_tiny_devices::messages
 receives that were not flushed are home @ buffers.rs @ s/        self.posted.is_empty()$/        true/ @ link_verbs_faults @ queue_pairs_that_break
 requests that were not flushed are home @ lane.rs @ s/let is_home = self.sending.flight.is_empty() \&\& /let is_home = / @ link_verbs_faults @ queue_pairs_that_break
 quiet before anything is flushed @ mod.rs @ s/self.is_down \&\& self.lanes.iter().all(Lane::has_ended)/self.is_down/ @ link_verbs_faults @ queue_pairs_that_break
@@ -35,8 +35,8 @@ a gap in what was received @ lane.rs @ s/        if is_early {/        if false 
 what is before a flushed request went well @ lane.rs @ s/ \&\& status != WcStatus::FLUSHED// @ link_verbs_faults @ before_one_that_is_flushed
 numbers of every link are the same @ endpoint.rs @ s/getrandom::u32().unwrap_or(0)/0/ @ link_verbs_faults @ link_that_is_gone
 a doorbell for each request @ lane.rs @ s/hands.batch.len() < self.window/hands.batch.is_empty()/ @ link_verbs_counts @ formula
-a message overtakes a READ @ endpoint.rs @ s/fences: self.nic.is_iwarp/fences: false/ @ link_verbs @ on_soft_iwarp::what_is_said
-a write that has left is in place @ endpoint.rs @ s/asks: self.nic.is_iwarp/asks: false/ @ link_verbs @ on_soft_iwarp::what_is_said
+a message overtakes a READ @ endpoint.rs @ s/fences: self.nic.is_iwarp/fences: false/ @ link_verbs @ on_simulated_soft_iwarp::what_is_said
+a write that has left is in place @ endpoint.rs @ s/asks: self.nic.is_iwarp/asks: false/ @ link_verbs @ on_simulated_soft_iwarp::what_is_said
 '
 
 copy() {

@@ -10,10 +10,10 @@ mod seeded;
 use nic::Profile;
 use nic_links::{Devices, Simulated};
 
-link_cases!(on_soft_roce, Simulated::new(Profile::rxe()));
-link_cases!(on_soft_iwarp, Simulated::new(Profile::siw()));
-link_cases!(on_hardware, Simulated::new(Profile::hardware()));
-link_cases!(on_tiny_devices, Simulated::new(Profile::tiny()));
+link_cases!(on_simulated_soft_roce, Simulated::new(Profile::rxe()));
+link_cases!(on_simulated_soft_iwarp, Simulated::new(Profile::siw()));
+link_cases!(on_simulated_hardware, Simulated::new(Profile::hardware()));
+link_cases!(on_simulated_tiny_devices, Simulated::new(Profile::tiny()));
 
 // The devices of the guest (`ci/guest/run.sh`).
 link_cases!(
