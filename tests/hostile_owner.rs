@@ -554,7 +554,7 @@ fn row_numbers_cannot_be_in_lent_memory() {
     };
     let span = pair.client.done(&d);
     assert_eq!((span.status(), span.field(), span.stage), (Status::UNSUPPORTED, Field::INDEX_REGION, Stage::PLAN.0));
-    assert_eq!(span.detail(), pair.lent.into());
+    assert_eq!(span.detail(), u64::from(pair.lent));
 }
 
 #[test]

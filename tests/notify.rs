@@ -137,7 +137,7 @@ fn payloads_and_numbers_come_as_they_were(sender: &RunningEngine, owner: &Runnin
     }
     let ticket = client.batch().notify(&inbox, 5, None).unwrap();
     client.wait(&ticket).unwrap();
-    assert_eq!(told.wait_notification(LIMIT).unwrap().unwrap().payload, []);
+    assert_eq!(told.wait_notification(LIMIT).unwrap().unwrap().payload, b"");
     let ticket = client.batch().notify(&inbox, 0, Some((&from, 0, NOTIFY_BYTES_MAX + 1))).unwrap();
     let error = client.wait(&ticket).unwrap_err();
     assert_eq!((error.status, error.field, error.detail), (Status::INVALID_FIELD, Field::LEN, 4097));
