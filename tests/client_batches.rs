@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{meet, ok, setup};
 use ring_abi::{Descriptor, Extension, Field, Flags, IndexKind, Kind, Opcode, Span, SpanFlags, Stage, Status};
-use scatter_ring::client::{PushError, Rows, Setup, Tile};
+use scatter_ring::client::{Blocks, Missing, PushError, Ranges, RowNumbers, Rows, Setup, Tile};
 use std::time::{Duration, Instant};
 
 const NOW: Duration = Duration::ZERO;
@@ -45,6 +45,74 @@ fn a_batch_of_all_shapes_carries_begin_fence_last_and_user_data() {
     fake.span(Span { flags: 0, bytes: 7, ..ok(0, 4) });
     fake.span(Span { count: 2, ..failed(4, Status::CANCELLED, SpanFlags::BATCH_DONE) });
     assert!(client.reap().unwrap().is_some());
+}
+
+#[test]
+fn blocks_and_ranges_name_both_sides_by_one_array() {
+    let (mut client, mut fake) = meet(&setup(64, 64));
+    let [src, dst, index] = std::array::from_fn(|_| client.allocate(4096).unwrap());
+    let blocks = Blocks {
+        src_offset: 1,
+        src_stride: 2,
+        dst_offset: 3,
+        dst_stride: 20,
+        index_offset: 8,
+        numbers: RowNumbers::U64,
+        missing: Missing::Skip,
+        ..Blocks::new(&src, &dst, 16, &index, 5)
+    };
+    let ranges = Ranges { src_offset: 6, dst_offset: 7, records_offset: 24, ..Ranges::new(&src, &dst, &index, 9) };
+    let mut batch = client.batch();
+    batch.user_data(4);
+    batch.read_blocks(&blocks).unwrap();
+    batch.write_blocks(&Blocks::new(&src, &dst, 16, &index, 1)).unwrap();
+    batch.read_ranges(&ranges).unwrap();
+    batch.write_ranges(&Ranges::new(&src, &dst, &index, 1)).unwrap();
+    batch.submit().unwrap();
+    assert!(index.is_busy() && src.is_busy() && dst.is_busy());
+    let taken: Vec<Descriptor> = fake.take_all().into_iter().map(|(_, d)| d).collect();
+    let regions = Descriptor {
+        src_region: src.handle().0,
+        dst_region: dst.handle().0,
+        index_region: index.handle().0,
+        user_data: 4,
+        ..Descriptor::ZERO
+    };
+    let read_blocks = Descriptor {
+        opcode: Opcode::READ.0,
+        index_kind: IndexKind::pack(IndexKind::U64, IndexKind::U64),
+        flags: Flags::MISSING_SKIP,
+        len: 16,
+        src_offset: 1,
+        src_stride: 2,
+        dst_offset: 3,
+        dst_stride: 20,
+        count: 5,
+        index_offset: 8,
+        ..regions
+    };
+    let write_blocks = Descriptor {
+        opcode: Opcode::WRITE.0,
+        index_kind: IndexKind::pack(IndexKind::U32, IndexKind::U32),
+        len: 16,
+        src_stride: 16,
+        dst_stride: 16,
+        count: 1,
+        ..regions
+    };
+    let index_kind = IndexKind::pack(IndexKind::Fragments, IndexKind::Fragments);
+    let read_ranges = Descriptor {
+        opcode: Opcode::READ.0,
+        index_kind,
+        src_offset: 6,
+        dst_offset: 7,
+        count: 9,
+        index_offset: 24,
+        ..regions
+    };
+    let flags = Flags::LAST;
+    let write_ranges = Descriptor { opcode: Opcode::WRITE.0, index_kind, flags, count: 1, ..regions };
+    assert_eq!(taken, [read_blocks, write_blocks, read_ranges, write_ranges]);
 }
 
 #[test]

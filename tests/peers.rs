@@ -61,6 +61,31 @@ fn rows_of_another_engine_are_read_and_written_as_if_they_were_here() {
 }
 
 #[test]
+fn a_failure_names_the_peer_whose_memory_the_batch_was_about() {
+    let (a, c, b) = (engine(), engine(), engine());
+    let (owner, other, mut user) = (client(&a), client(&c), client(&b));
+    let _memory = (exported(&owner, "table", Rights::READ), exported(&other, "table", Rights::READ));
+    let (at_a, at_c) = (connect(&user, &a), connect(&user, &c));
+    let [of_a, of_c] = [at_a, at_c].map(|peer| user.open_at(peer, "table", Rights::READ).unwrap());
+    let here = user.allocate(BYTES).unwrap();
+    assert_eq!((of_a.peer(), here.peer()), (Some(at_a), None));
+    assert_ne!(at_a.number(), at_c.number());
+    // The last one is out of range.
+    for (regions, expected) in
+        [(vec![&of_a], Some(at_a)), (vec![&here, &of_c], Some(at_c)), (vec![&here], None), (vec![&of_a, &of_c], None)]
+    {
+        let mut batch = user.batch();
+        for (i, region) in regions.iter().enumerate() {
+            let offset = if i + 1 == regions.len() { BYTES } else { 0 };
+            batch.read(region, offset, &here, 64, 8).unwrap();
+        }
+        let ticket = batch.submit().unwrap();
+        let error = user.wait(&ticket).unwrap_err();
+        assert_eq!((error.status, error.peer), (Status::OUT_OF_RANGE, expected));
+    }
+}
+
+#[test]
 fn both_engines_use_each_others_memory_by_one_connection() {
     let (a, b) = (engine(), engine());
     let (mut on_a, mut on_b) = (client(&a), client(&b));

@@ -1,6 +1,6 @@
 //! Describing a batch.
 
-use super::{BatchError, Client, Region, Rows, Ticket, Tile};
+use super::{BatchError, Blocks, Client, Ranges, Region, Rows, Ticket, Tile};
 use ring_abi::{Descriptor, Extension, Field, Flags, Opcode, Status};
 use std::time::Duration;
 
@@ -96,6 +96,38 @@ impl<'c> Batch<'c> {
     /// As [`read`](Self::read).
     pub fn write_rows(&mut self, rows: &Rows<'_>) -> Result<(), BatchError> {
         self.indexed(&rows.writing(), rows.buffer, rows.table, rows.index)
+    }
+
+    /// Blocks to blocks by number, into mine.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_blocks(&mut self, blocks: &Blocks<'_>) -> Result<(), BatchError> {
+        self.indexed(&blocks.descriptor(Opcode::READ), blocks.src, blocks.dst, blocks.index)
+    }
+
+    /// Blocks to blocks by number, out of mine.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write_blocks(&mut self, blocks: &Blocks<'_>) -> Result<(), BatchError> {
+        self.indexed(&blocks.descriptor(Opcode::WRITE), blocks.src, blocks.dst, blocks.index)
+    }
+
+    /// Ranges of any lengths, into mine.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_ranges(&mut self, ranges: &Ranges<'_>) -> Result<(), BatchError> {
+        self.indexed(&ranges.descriptor(Opcode::READ), ranges.src, ranges.dst, ranges.records)
+    }
+
+    /// Ranges of any lengths, out of mine.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write_ranges(&mut self, ranges: &Ranges<'_>) -> Result<(), BatchError> {
+        self.indexed(&ranges.descriptor(Opcode::WRITE), ranges.src, ranges.dst, ranges.records)
     }
 
     /// Pieces at even distances, into mine.

@@ -3,8 +3,11 @@
 use super::{BatchError, Client, ClientError, Outcome, Region, Rows, Ticket};
 use ring_abi::{Descriptor, Field, Opcode, Status};
 
-/// Least bytes of the region for row numbers.
+/// Least bytes of a region for row numbers.
 const INDEX_BYTES_MIN: u64 = 64 << 10;
+
+/// Most regions for row numbers that are kept: of more batches than this under way, some register theirs anew.
+const INDEX_REGIONS_MAX: usize = 64;
 
 /// Row numbers turned into bytes at a time.
 const NUMBERS_AT_ONCE: usize = 1024;
@@ -116,14 +119,44 @@ impl Client {
         self.wait(&ticket)
     }
 
+    /// Memory for row numbers or records, of at least so many bytes, that nobody else has in hand: no batch that is under
+    /// way, and no caller before. The client keeps it, to give it again once the handle is dropped and its batches are
+    /// released.
+    ///
+    /// ```
+    /// # use scatter_ring::{client::{Client, Setup}, engine::{Config, Engine}};
+    /// # let engine = Engine::new(&Config::default())?.start()?;
+    /// # let mut client = Client::over(engine.connect()?, &Setup::default())?;
+    /// let (first, second) = (client.index_region(4096)?, client.index_region(4096)?);
+    /// assert_ne!(first.handle(), second.handle());
+    /// let handle = first.handle();
+    /// drop(first);
+    /// assert_eq!(client.index_region(4096)?.handle(), handle);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn index_region(&mut self, bytes: u64) -> Result<Region, ClientError> {
+        self.usable()?;
+        let fits = |region: &&Region| region.bytes() >= bytes && region.is_sole() && !region.is_closed();
+        if let Some(region) = self.index_regions.iter().find(fits) {
+            return Ok(region.clone());
+        }
+        let region = self.allocate(bytes.checked_next_power_of_two().unwrap_or(bytes).max(INDEX_BYTES_MIN))?;
+        // A larger one is of use wherever a smaller one is.
+        let unused = self.index_regions.iter().position(Region::is_sole);
+        match unused {
+            Some(smaller) => self.index_regions[smaller] = region.clone(),
+            None if self.index_regions.len() < INDEX_REGIONS_MAX => self.index_regions.push(region.clone()),
+            None => {}
+        }
+        Ok(region)
+    }
+
     /// A region with these numbers at its start.
     fn index(&mut self, rows: &[u32]) -> Result<Region, ClientError> {
-        let bytes = 4 * rows.len() as u64;
-        let kept = self.index.take().filter(|region| region.bytes() >= bytes && !region.is_busy());
-        let region = match kept {
-            Some(region) => region,
-            None => self.allocate(bytes.next_power_of_two().max(INDEX_BYTES_MIN))?,
-        };
+        let region = self.index_region(4 * rows.len() as u64)?;
         let mut buffer = [0; 4 * NUMBERS_AT_ONCE];
         for (i, numbers) in rows.chunks(NUMBERS_AT_ONCE).enumerate() {
             for (to, number) in buffer.chunks_exact_mut(4).zip(numbers) {
@@ -131,7 +164,6 @@ impl Client {
             }
             region.write_at((4 * NUMBERS_AT_ONCE * i) as u64, &buffer[..4 * numbers.len()])?;
         }
-        self.index = Some(region.clone());
         Ok(region)
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong, in sentences.
 
+use super::Peer;
 use crate::attach::AttachError;
 use crate::region::RegionError;
 use ring_abi::{Field, Span, Stage, Status};
@@ -110,6 +111,7 @@ pub enum PushError {
 ///     stage: Stage::PACK,
 ///     bytes_done: 0,
 ///     reusable: true,
+///     peer: None,
 /// };
 /// assert_eq!(
 ///     error.to_string(),
@@ -139,6 +141,8 @@ pub struct BatchError {
     /// False while somebody may still write to the batch's buffers:
     /// [`Client::wait_released`](super::Client::wait_released).
     pub reusable: bool,
+    /// The peer whose memory the batch was about. `None`: it was about no peer's, or about that of several.
+    pub peer: Option<Peer>,
 }
 
 impl BatchError {
@@ -154,6 +158,7 @@ impl BatchError {
             stage: Stage::NONE,
             bytes_done: 0,
             reusable,
+            peer: None,
         }
     }
 
@@ -180,6 +185,7 @@ impl BatchError {
             stage: Stage(span.stage),
             bytes_done,
             reusable,
+            peer: None,
         }
     }
 }

@@ -27,6 +27,8 @@ struct Inner {
     rights: Rights,
     /// `None`: opened, the bytes are elsewhere.
     local: Option<region::Region>,
+    /// Whose memory it is, if it is a peer's.
+    peer: Option<Peer>,
     /// Batches under way that read it, and that write it.
     readers: AtomicU32,
     writers: AtomicU32,
@@ -34,6 +36,14 @@ struct Inner {
     last_reader: AtomicU64,
     last_writer: AtomicU64,
     closed: AtomicBool,
+}
+
+/// Where the bytes of a region are.
+enum Memory {
+    /// In this process.
+    Local(region::Region),
+    /// Elsewhere: at a peer, or at this client's own engine.
+    Opened(Option<Peer>),
 }
 
 /// In the place of a peer's number.
@@ -64,6 +74,12 @@ impl Region {
     #[inline]
     pub fn handle(&self) -> Handle {
         self.0.handle
+    }
+
+    /// The engine that it was opened at, `None` if that is this client's own, or if the memory is this process's.
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        self.0.peer
     }
 
     /// The first byte in this process, `None` for an opened region.
@@ -114,19 +130,18 @@ impl Region {
         self.0.local.as_ref().ok_or(ClientError::NotLocal)
     }
 
-    fn new(
-        session: &Arc<Session>,
-        handle: Handle,
-        bytes: u64,
-        rights: Rights,
-        local: Option<region::Region>,
-    ) -> Region {
+    fn new(session: &Arc<Session>, handle: Handle, bytes: u64, rights: Rights, memory: Memory) -> Region {
+        let (local, peer) = match memory {
+            Memory::Local(local) => (Some(local), None),
+            Memory::Opened(peer) => (None, peer),
+        };
         Region(Arc::new(Inner {
             session: session.clone(),
             handle,
             bytes,
             rights,
             local,
+            peer,
             readers: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             last_reader: AtomicU64::new(0),
@@ -142,9 +157,18 @@ impl Region {
         last.load(Ordering::Relaxed) == batch
     }
 
+    /// True if nobody but the caller has this memory in hand, batches that are under way included.
+    pub(super) fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Acquire)
+    }
+
     /// Counts a batch of a session.
     pub(super) fn hold(&self, session: &Arc<Session>, batch: u64, writes: bool) -> Result<Hold, Status> {
-        if !Arc::ptr_eq(&self.0.session, session) || self.0.closed.load(Ordering::Acquire) {
+        if !Arc::ptr_eq(&self.0.session, session) || self.is_closed() {
             return Err(Status::UNKNOWN_REGION);
         }
         let (count, last) = match writes {
@@ -158,6 +182,10 @@ impl Region {
 }
 
 impl Hold {
+    pub fn peer(&self) -> Option<Peer> {
+        self.region.peer()
+    }
+
     /// The batch is released: nobody touches the memory for it any more.
     ///
     /// A hold that is dropped instead leaves the region busy for good: the session ended before the batch did, and
@@ -248,7 +276,7 @@ impl Client {
     ) -> Result<Region, ClientError> {
         let answer = self.ask(Kind::REGISTER, &[bytes, rights.bits(), offset], "", &[fd.as_fd()])?;
         let handle = self.handle(&answer)?;
-        Ok(Region::new(&self.session, handle, bytes, rights, Some(local)))
+        Ok(Region::new(&self.session, handle, bytes, rights, Memory::Local(local)))
     }
 
     /// Memory that somebody else has exported under this name, for batches only.
@@ -256,7 +284,7 @@ impl Client {
     /// # Errors
     /// No such export, or it does not grant what is wanted.
     pub fn open(&self, name: &str, rights: Rights) -> Result<Region, ClientError> {
-        self.open_of(THIS_ENGINE, name, rights)
+        self.open_of(None, name, rights)
     }
 
     /// Memory that a client of a peer, or the peer itself, has exported under this name, for batches only: as if it were
@@ -279,17 +307,18 @@ impl Client {
     /// # Errors
     /// As [`open`](Self::open); [`PEER_UNREACHABLE`](Status::PEER_UNREACHABLE) if there is no connection any more.
     pub fn open_at(&self, peer: Peer, name: &str, rights: Rights) -> Result<Region, ClientError> {
-        self.open_of(peer.0, name, rights)
+        self.open_of(Some(peer), name, rights)
     }
 
-    fn open_of(&self, peer: u64, name: &str, rights: Rights) -> Result<Region, ClientError> {
+    fn open_of(&self, peer: Option<Peer>, name: &str, rights: Rights) -> Result<Region, ClientError> {
         check_name(name)?;
-        let answer = self.ask(Kind::OPEN, &[rights.bits(), peer], name, &[])?;
+        let at = peer.map_or(THIS_ENGINE, Peer::number);
+        let answer = self.ask(Kind::OPEN, &[rights.bits(), at], name, &[])?;
         let handle = self.handle(&answer)?;
         let bytes = answer.args[1];
         let granted = Rights::from_bits(answer.args[2]).filter(|granted| granted.covers(rights));
         match granted {
-            Some(granted) if bytes > 0 => Ok(Region::new(&self.session, handle, bytes, granted, None)),
+            Some(granted) if bytes > 0 => Ok(Region::new(&self.session, handle, bytes, granted, Memory::Opened(peer))),
             _ => Err(self.broken("an opened region without bytes or without the rights asked for")),
         }
     }
@@ -325,7 +354,7 @@ impl Client {
         if !Arc::ptr_eq(&region.0.session, &self.session) {
             return Err(ClientError::Foreign);
         }
-        if region.0.closed.load(Ordering::Acquire) {
+        if region.is_closed() {
             return Err(ClientError::Closed);
         }
         Ok(())

@@ -40,8 +40,8 @@ mod outcome;
 mod peer;
 mod pending;
 mod produce;
-mod rows;
 mod session;
+mod shapes;
 mod wait;
 
 pub use batch::Batch;
@@ -51,7 +51,7 @@ pub use notify::Notification;
 pub use outcome::{Outcome, Times};
 pub use peer::Peer;
 pub use pending::Ticket;
-pub use rows::{Missing, RowNumbers, Rows, Tile};
+pub use shapes::{Blocks, Missing, Ranges, RowNumbers, Rows, Tile};
 
 use crate::attach::{self, ClientAreas, Socket};
 use crate::ring::{Sleeper, Waker};
@@ -124,8 +124,8 @@ pub struct Client {
     raw_used: bool,
     /// True while what was pushed so has no LAST yet.
     raw_open: bool,
-    /// Row numbers of the one-call operations.
-    index: Option<Region>,
+    /// See [`index_region`](Self::index_region).
+    index_regions: Vec<Region>,
     /// How often something was looked for since the last time that it came, and since when that goes on.
     looks_in_vain: u32,
     quiet_since: Option<Instant>,
@@ -195,7 +195,7 @@ impl Client {
             notifications: None,
             raw_used: false,
             raw_open: false,
-            index: None,
+            index_regions: Vec::new(),
             looks_in_vain: 0,
             quiet_since: None,
             ended: Cell::new(None),

@@ -3,11 +3,20 @@
 use super::{Client, ClientError};
 use crate::attach::AttachError;
 use ring_abi::{Kind, NAME_BYTES_MAX, Status};
+use std::num::NonZero;
 
 /// Another engine that this client's engine is connected to, or was. A number: every client of the same engine has the same
 /// for it, and a client of another engine has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer(pub(super) u64);
+pub struct Peer(NonZero<u64>);
+
+impl Peer {
+    /// The number: not 0.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+}
 
 impl Client {
     /// Another engine, by its endpoint's text: [`engine::Engine::endpoint`](crate::engine::Engine::endpoint), or what
@@ -33,10 +42,8 @@ impl Client {
         check_endpoint(endpoint)?;
         // The engine answers before this side gives up.
         let answer = self.ask(Kind::CONNECT, &[], endpoint, &[])?;
-        match answer.args[0] {
-            0 => Err(self.broken("an answer without a peer's number")),
-            number => Ok(Peer(number)),
-        }
+        let number = NonZero::new(answer.args[0]);
+        number.map(Peer).ok_or_else(|| self.broken("an answer without a peer's number"))
     }
 }
 

@@ -4,7 +4,7 @@
 //! is an error that ends the session: a wrong span releases nothing.
 
 use super::memory::Hold;
-use super::{BatchError, Outcome, Times};
+use super::{BatchError, Outcome, Peer, Times};
 use ring_abi::{Route, Span, SpanFlags, Stage, Status};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,9 @@ pub(super) struct Record {
     pub begins: bool,
     /// Numbers of the descriptors at which one with an extension follows one without, or the other way round.
     pub toggles: Vec<u32>,
-    pub holds: Vec<Hold>,
+    holds: Vec<Hold>,
+    /// The peers whose memory it uses.
+    peers: Peers,
     covered: u64,
     bytes: u64,
     held: bool,
@@ -46,6 +48,14 @@ pub(super) struct Record {
     failure: Option<Span>,
     last: Span,
     done: bool,
+}
+
+/// How many peers the memory of a batch belongs to.
+#[derive(Clone, Copy, Debug)]
+enum Peers {
+    None,
+    One(Peer),
+    Several,
 }
 
 /// All batches of a client.
@@ -83,6 +93,7 @@ impl Pending {
         record.slots = None;
         record.begins = false;
         record.toggles.clear();
+        record.peers = Peers::None;
         (record.covered, record.bytes) = (0, 0);
         (record.held, record.released, record.done) = (false, false, false);
         record.failure = None;
@@ -109,6 +120,7 @@ impl Pending {
             begins: false,
             toggles: Vec::new(),
             holds: Vec::with_capacity(4),
+            peers: Peers::None,
             covered: 0,
             bytes: 0,
             held: false,
@@ -186,6 +198,16 @@ impl Pending {
 }
 
 impl Record {
+    /// The batch keeps a region.
+    pub fn hold(&mut self, hold: Hold) {
+        self.peers = match (self.peers, hold.peer()) {
+            (Peers::None, Some(peer)) => Peers::One(peer),
+            (Peers::One(one), Some(other)) if one != other => Peers::Several,
+            (so_far, _) => so_far,
+        };
+        self.holds.push(hold);
+    }
+
     /// Slots that the engine can have seen.
     fn known_slots(&self, published: u64) -> u64 {
         self.slots.unwrap_or_else(|| published.wrapping_sub(self.first))
@@ -250,7 +272,8 @@ impl Record {
             let offset = if span.stage == Stage::WAIT.0 { 0 } else { span.count - 1 };
             let position = span.first.wrapping_add(offset.into());
             let error = BatchError::of_span(span, self.descriptor(position), self.bytes, self.is_reusable());
-            return Some(Err(error));
+            let peer = if let Peers::One(peer) = self.peers { Some(peer) } else { None };
+            return Some(Err(BatchError { peer, ..error }));
         }
         let last = &self.last;
         Some(Ok(Outcome {

@@ -121,7 +121,7 @@ impl Client {
 
     /// The batch that is being built keeps a region.
     pub(super) fn hold_for_batch(&mut self, hold: Hold) {
-        self.pending.record_mut(self.building.index).holds.push(hold);
+        self.pending.record_mut(self.building.index).hold(hold);
     }
 
     fn begin(&mut self, entry: &mut Entry) -> Result<(), BatchError> {
