@@ -34,6 +34,7 @@
 mod batch;
 mod calls;
 mod error;
+mod future;
 mod memory;
 mod notify;
 mod outcome;
@@ -46,6 +47,7 @@ mod wait;
 
 pub use batch::Batch;
 pub use error::{BatchError, ClientError, PushError};
+pub use future::{AsyncClient, Transfer};
 pub use memory::Region;
 pub use notify::Notification;
 pub use outcome::{Outcome, Times};
@@ -96,8 +98,8 @@ impl Default for Setup {
 
 /// One session with an engine: a ring pair and the memory registered with it.
 ///
-/// `Send` but not `Sync`: one thread at a time. A program with several threads attaches several times. When the client
-/// is dropped its session ends, whatever is under way. In a forked child every call fails.
+/// `Send` but not `Sync`: one thread at a time. A program with several threads attaches several times; one with several
+/// tasks wants an [`AsyncClient`]. When the client is dropped its session ends, whatever is under way. In a forked child every call fails.
 ///
 /// ```compile_fail
 /// fn shared_between_threads<T: Sync>() {}
@@ -140,6 +142,8 @@ pub struct Client {
 static_assertions::assert_impl_all!(Client: Send);
 static_assertions::assert_not_impl_any!(Client: Sync, Clone);
 static_assertions::assert_impl_all!(Region: Send, Sync, Clone);
+static_assertions::assert_impl_all!(AsyncClient: Send, Sync, Clone);
+static_assertions::assert_impl_all!(Transfer: Send, Future<Output = Result<Outcome, BatchError>>);
 
 /// Why there is no session any more.
 #[derive(Clone, Copy, Debug)]

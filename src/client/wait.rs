@@ -199,6 +199,36 @@ impl Client {
         self.drain_wake();
     }
 
+    /// Takes what there is, and announces a sleep of somebody who waits for outcomes only. False: the session has ended, or
+    /// notifications are in the way, and there will be nothing to wake for.
+    pub(super) fn doze(&mut self) -> bool {
+        loop {
+            let stopped = stop_seen(&self.areas.stop);
+            self.pump();
+            if let Some(reason) = stopped {
+                self.end(Ended::Stopped(reason));
+            }
+            if self.usable().is_err() || self.is_stuck() {
+                return false;
+            }
+            self.sleeper.prepare(&self.areas.client_sleep);
+            if !self.has_spans() && stop_seen(&self.areas.stop).is_none() {
+                return true;
+            }
+            self.rouse();
+        }
+    }
+
+    /// Awake again, without a look at the descriptor.
+    pub(super) fn rouse(&self) {
+        self.sleeper.awake(&self.areas.client_sleep);
+    }
+
+    /// True if the outcome of a batch is known.
+    pub(super) fn is_done(&self, ticket: &Ticket) -> bool {
+        self.pending.get(ticket).is_none_or(|record| record.outcome().is_some())
+    }
+
     fn check(&mut self, ticket: &Ticket) -> Result<(), BatchError> {
         if self.session.is_child() {
             return Err(BatchError::whole(Status::FORKED, ticket.position(), false));

@@ -1,0 +1,221 @@
+//! Outcomes that are awaited: no runtime of any kind is needed, and no task is forgotten.
+
+mod fake;
+
+use fake::{meet, ok, setup};
+use ring_abi::{Descriptor, Opcode, Span, SpanFlags, Status};
+use scatter_ring::client::{AsyncClient, Batch, BatchError, Client, Outcome, Setup, Ticket, Transfer};
+use scatter_ring::engine::{Config, Engine, RunningEngine};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything, generous because the machine may be busy with other things.
+const LIMIT: Duration = Duration::from_secs(10);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A runtime of four lines. `None`: not woken in time.
+fn block_on<F: Future>(future: F) -> Option<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut future, until) = (pin!(future), Instant::now() + LIMIT);
+    while Instant::now() < until {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        std::thread::park_timeout(until - Instant::now());
+    }
+    None
+}
+
+/// Counts how often a task is woken, and does nothing.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn engine() -> RunningEngine {
+    // Without a spin: both sides sleep as often as they can.
+    let config = Config { workers: 1, spin: Duration::ZERO, ..Config::default() };
+    Engine::new(&config).unwrap().start().unwrap()
+}
+
+fn client(engine: &RunningEngine) -> AsyncClient {
+    let client = Client::over(engine.connect().unwrap(), &Setup { spin: Duration::ZERO, ..Setup::default() }).unwrap();
+    AsyncClient::new(client).unwrap()
+}
+
+fn nop(batch: &mut Batch<'_>, user_data: u64) {
+    batch.push(&Descriptor { opcode: Opcode::NOP.0, user_data, ..Descriptor::ZERO }, &[]).unwrap();
+}
+
+fn submit(client: &AsyncClient, user_data: u64) -> Ticket {
+    let submitted = client.with(|client| {
+        let mut batch = client.batch();
+        nop(&mut batch, user_data);
+        batch.submit()
+    });
+    submitted.unwrap().unwrap()
+}
+
+fn start(client: &AsyncClient, user_data: u64) -> Transfer {
+    client.transfer(submit(client, user_data))
+}
+
+#[test]
+fn every_task_of_many_threads_gets_the_outcome_of_its_own_batch() {
+    let engine = engine();
+    let client = client(&engine);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let first = thread << 32 | round << 8;
+                    let mut under_way: Vec<_> = (0..8).map(|i| (first + i, start(&client, first + i))).collect();
+                    if round % 2 == 0 {
+                        under_way.reverse();
+                    }
+                    for (user_data, transfer) in under_way {
+                        let outcome = block_on(transfer).expect("the task was woken").unwrap();
+                        assert_eq!(outcome.user_data, user_data);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_task_is_woken_although_somebody_else_took_its_span() {
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let (mut task, other) = (pin!(start(&client, 1)), submit(&client, 2));
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(woken.clone());
+    assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    fake.take_all();
+    // Without a wake-up, so that nobody but the wait finds them.
+    for position in 0..2 {
+        fake.areas.cq.push(&ok(position, 1).to_entry()).unwrap();
+    }
+    fake.areas.cq.publish();
+    client.with(|client| client.wait(&other)).unwrap().unwrap();
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[test]
+fn only_the_task_whose_batch_is_done_is_woken() {
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let (done, not_done) = (Arc::new(Count::default()), Arc::new(Count::default()));
+    let (mut first, mut second) = (pin!(start(&client, 1)), pin!(start(&client, 2)));
+    let second_waker = Waker::from(not_done.clone());
+    assert!(second.as_mut().poll(&mut Context::from_waker(&second_waker)).is_pending());
+    let first_waker = Waker::from(done.clone());
+    // Polled twice, as a task that was woken for something else is: it waits once.
+    for _ in 0..2 {
+        assert!(first.as_mut().poll(&mut Context::from_waker(&first_waker)).is_pending());
+    }
+    fake.take_all();
+    fake.span(ok(0, 1));
+    let since = Instant::now();
+    while done.0.load(Ordering::SeqCst) == 0 {
+        assert!(since.elapsed() < LIMIT, "the task was not woken");
+        std::thread::yield_now();
+    }
+    assert!(first.as_mut().poll(&mut Context::from_waker(&first_waker)).is_ready());
+    assert_eq!((done.0.load(Ordering::SeqCst), not_done.0.load(Ordering::SeqCst)), (1, 0));
+}
+
+#[test]
+fn spans_that_are_nobodys_do_not_keep_the_thread_busy() {
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let raw = Descriptor { opcode: Opcode::NOP.0, flags: ring_abi::Flags::LAST, ..Descriptor::ZERO };
+    // SAFETY: the descriptor names no memory.
+    client.with(|client| unsafe { client.push(&raw) }).unwrap().unwrap();
+    let task = start(&client, 7);
+    std::thread::scope(|scope| {
+        let task = scope.spawn(|| block_on(task));
+        fake.take_all();
+        // Reaped by nobody.
+        fake.span(ok(0, 1));
+        // The number of its sleep: a thread that finds the span again and again never sleeps, or has many.
+        let sleep = || fake.areas.client_sleep.load(std::sync::atomic::Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(50));
+        let number = sleep();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(number != 0 && sleep() == number, "the thread spins");
+        fake.span(ok(1, 1));
+        assert!(task.join().unwrap().expect("the task was woken").is_ok());
+    });
+    assert_eq!(client.with(|client| client.reap()).unwrap().unwrap().unwrap().first, 0);
+}
+
+#[test]
+fn a_failure_is_the_output() {
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let task = start(&client, 1);
+    fake.take_all();
+    fake.span(Span { status: Status::CANCELLED.0, flags: SpanFlags::BATCH_DONE, ..ok(0, 1) });
+    assert_eq!(failure(block_on(task)), Status::CANCELLED);
+}
+
+#[test]
+fn tasks_learn_that_the_engine_is_gone() {
+    for is_killed in [false, true] {
+        let (client, mut fake) = meet(&setup(64, 64));
+        let client = AsyncClient::new(client).unwrap();
+        let tasks = [start(&client, 1), start(&client, 2)];
+        std::thread::scope(|scope| {
+            let tasks = tasks.map(|task| scope.spawn(|| block_on(task)));
+            std::thread::sleep(Duration::from_millis(20));
+            fake.take_all();
+            let expected = if is_killed {
+                fake.die();
+                Status::ENGINE_LOST
+            } else {
+                fake.stop(Status::STOPPING);
+                Status::STOPPING
+            };
+            for task in tasks {
+                assert_eq!(failure(task.join().unwrap()), expected);
+            }
+        });
+    }
+}
+
+fn failure(output: Option<Result<Outcome, BatchError>>) -> Status {
+    output.expect("the task was woken").unwrap_err().status
+}
+
+#[test]
+fn the_session_lives_as_long_as_somebody_waits_in_it() {
+    let engine = engine();
+    let client = client(&engine);
+    let task = start(&client, 1);
+    drop(client);
+    let ended = || engine.counters().sessions_ended.iter().map(|(_, count)| count).sum::<u64>();
+    assert!(block_on(task).expect("the task was woken").is_ok());
+    let since = Instant::now();
+    while ended() == 0 {
+        assert!(since.elapsed() < LIMIT, "the session goes on");
+        std::thread::yield_now();
+    }
+}
