@@ -1,6 +1,6 @@
 //! A fixed amount of planning and of decoding, for counting instructions: `ci/instructions.sh` runs it under callgrind.
 
-#[path = "../benches/windows/mod.rs"]
+#[path = "../windows/mod.rs"]
 mod windows;
 
 use scatter_ring::plan::{Chunk, Decoder, LIST_PIECES, Limits, Numbers, Planner, Progress, Rules, Transfer, WINDOW};
