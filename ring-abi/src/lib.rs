@@ -75,6 +75,7 @@
 mod area;
 mod descriptor;
 mod message;
+pub mod rights;
 mod span;
 pub mod staged;
 mod status;

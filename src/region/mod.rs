@@ -29,7 +29,9 @@ pub use handles::HandleTable;
 pub use memory::{Huge, Region, RegionError};
 pub use pages::{SharedPages, Slots, Word};
 
-/// What a region grants. Bits 0 and 1 of the number in attach messages.
+use ring_abi::rights;
+
+/// What a region grants. In attach messages it is a number: see [`ring_abi::rights`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rights {
     /// May be a source, or hold an index array.
@@ -46,19 +48,19 @@ impl Rights {
     /// Both.
     pub const READ_WRITE: Rights = Rights { read: true, write: true };
 
-    /// As a number: bit 0 reading, bit 1 writing.
+    /// As a number.
     #[must_use]
     pub const fn bits(self) -> u64 {
-        self.read as u64 | (self.write as u64) << 1
+        (if self.read { rights::READ } else { 0 }) | if self.write { rights::WRITE } else { 0 }
     }
 
     /// The rights of a number, or `None` if another bit is set, or none.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Option<Rights> {
-        if bits == 0 || bits > 3 {
+        if bits == 0 || bits & !rights::KNOWN != 0 {
             return None;
         }
-        Some(Rights { read: bits & 1 != 0, write: bits & 2 != 0 })
+        Some(Rights { read: bits & rights::READ != 0, write: bits & rights::WRITE != 0 })
     }
 
     /// True if `self` grants all that `wanted` asks for.
