@@ -1,8 +1,5 @@
 //! The bytes that a scatter-ring client and a scatter-ring engine share.
 //!
-//! Everything here is plain data: sizes, offsets, codes and texts. There is no `unsafe`, no allocation and no
-//! dependency, so that a producer in any language can be checked against it.
-//!
 //! All integers are little-endian and naturally aligned. Reserved bytes are 0 when written and must be 0 when read.
 //!
 //! # Descriptor, 64 bytes
@@ -46,7 +43,7 @@
 //!
 //! ```text
 //! submit area, written by the client      complete area, written by the engine
-//!    0  SQ tail   u64                         0  Header (see `Header`)
+//!    0  SQ tail   u64                         0  Header
 //!  128  CQ head   u64                       256  SQ head       u64
 //!  256  sleep word u64                      384  CQ tail       u64
 //! 4160  descriptors                         512  sleep word    u64
@@ -68,6 +65,12 @@
 //! A position is a free-running `u64`. Entry `p` lives in slot `p & (capacity - 1)`. `head` is the position of the
 //! oldest entry and is written by the consumer; `tail` is the position of the next free one and is written by the
 //! producer. `tail - head` in wrapping arithmetic is the number of entries, and never exceeds the capacity.
+//!
+//! # This crate
+//!
+//! Everything here is plain data: sizes, offsets, codes and texts. There is no `unsafe`, no allocation and no
+//! dependency, so that a producer in any language can be checked against it. For C and C++ the same stands in
+//! `include/scatter_ring_abi.h`, which a test makes from this crate: change the bytes here, and only here.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -131,7 +134,7 @@ pub struct Features(pub u64);
 impl Features {
     /// READ and WRITE between regions mapped on this host.
     pub const LOCAL: u64 = 1 << 0;
-    /// Index arrays (`IndexKind` other than NONE).
+    /// Index arrays ([`IndexKind`] other than NONE).
     pub const INDEX: u64 = 1 << 1;
     /// Inner repeats by an EXTENSION slot.
     pub const EXTENSION: u64 = 1 << 2;

@@ -10,6 +10,24 @@
 //!  80 | name_bytes u32 | 0 u32        |
 //!  88 | name, 168 bytes               |  UTF-8; in a refusal a text for people
 //! ```
+//!
+//! What stands in args, in this order, with 0 behind it; what the words mean stands at each [`Kind`]. `*`: with a name.
+//!
+//! ```text
+//! kind               question                       answer                        descriptors
+//!  1 HELLO           MAGIC, ABI word, features,     ABI word, features,           submit area, complete area,
+//!                    capacities, start position     capacities, epoch             doorbell, wake socket
+//!  2 REGISTER        bytes, rights, offset; file    handle
+//!  3 EXPORT        * handle, rights
+//!  4 OPEN          * rights, peer or 0              handle, bytes, rights
+//!  5 CLOSE           handle
+//!  6 CANCEL          position
+//!  7 STAGE           slots, bytes of each           slots, bytes of each          slots, lists
+//!  8 LEND            bytes, rights                  handle
+//!  9 CONNECT       *                                peer
+//! 10 NOTIFICATIONS                                  slots, bytes of each          buffer
+//! 11 FETCH           token (two words), region      offset, bytes, rights         file
+//! ```
 
 use crate::{Features, Status};
 
@@ -84,7 +102,9 @@ pub struct Message {
     pub request: u64,
     /// Meaning by kind; 0 where there is none.
     pub args: [u64; 8],
+    /// UTF-8, then 0. In a refusal a text for people.
     name: [u8; NAME_BYTES_MAX],
+    /// Bytes of the name.
     name_bytes: u32,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A session that has asked [`Kind::STAGE`](crate::Kind::STAGE) gets two more memory files. *Slots* are staging memory
 //! that both sides write: slot `s` starts at `s * slot_bytes`. *Lists* are written by the engine and can only be mapped
-//! read-only by the owner: list `s` starts at `s * LIST_BYTES` and says what belongs into slot `s`.
+//! read-only by the owner: list `s` starts at `s` times [`LIST_BYTES`] and says what belongs into slot `s`.
 //!
 //! From then on the session's completion ring carries [`Command`]s and its submission ring [`CommandResult`]s. A command
 //! says which pieces of a lent region lie in a slot, one behind the other without gaps:

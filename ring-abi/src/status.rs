@@ -106,7 +106,7 @@ impl Status {
         self.0 == 0
     }
 
-    /// The name of the code, as in this crate's constants.
+    /// The name of the code, as in the constants.
     ///
     /// ```
     /// assert_eq!(ring_abi::Status::OUT_OF_RANGE.name(), Some("OUT_OF_RANGE"));
