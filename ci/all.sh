@@ -4,8 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# To count instructions; to compare the binding of verbs with their headers; for the guest with RDMA devices.
-packages=(valgrind libibverbs-dev librdmacm-dev ibverbs-providers iproute2 make procps)
+# To count instructions; for producers in C and C++; to compare the binding of verbs with their headers; for the guest
+# with RDMA devices.
+packages=(valgrind g++ libibverbs-dev librdmacm-dev ibverbs-providers iproute2 make procps)
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] &&
     dpkg-query -W -f '${Status}\n' "${packages[@]}" 2>&1 | grep -qvx 'install ok installed'; then
     apt-get update -q && apt-get install -q -y --no-install-recommends "${packages[@]}"

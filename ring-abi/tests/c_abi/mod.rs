@@ -6,9 +6,11 @@
 //! * [`functions`]: the few functions that a producer needs, in C.
 //! * [`header`]: the text of the header.
 //! * [`docs`]: documentation of Rust as comments of C.
+//! * [`compiler`]: what compiles it.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod compiler;
 pub mod docs;
 pub mod functions;
 pub mod header;
