@@ -1,5 +1,6 @@
 //! The machine's compilers, where it has some.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +13,8 @@ pub fn compiler(command: &str, standard: &str) -> Option<Command> {
         let text = format!("NOT RUN: no {command} here to compile the header as {standard}");
         let is_needed = std::env::var_os("SCATTER_RING_NEEDS_COMPILERS").is_some_and(|value| value == "1");
         assert!(!is_needed, "{text}");
-        eprintln!("{text}");
+        // Past the test harness, which shows what a passing test prints to nobody.
+        let _ = writeln!(std::io::stderr(), "{text}");
         return None;
     }
     let mut compiler = Command::new(command);
