@@ -89,3 +89,24 @@ fn the_members_of_every_structure_are_where_rust_writes_them() {
         assert_eq!(bytes, structure.sample, "{}", structure.name);
     }
 }
+
+/// Diagrams are drawn by hand.
+#[test]
+fn the_numbers_in_the_diagrams_are_those_of_the_constants() {
+    let text = header::header();
+    for kind in constants().iter().filter(|constant| constant.path.starts_with("Kind::") && !constant.is_bits) {
+        let row = format!(" * {:>2} {} ", kind.value, kind.path.trim_start_matches("Kind::"));
+        assert_eq!(text.lines().filter(|line| format!("{line} ").starts_with(&row)).count(), 1, "{row:?}");
+    }
+    let areas =
+        text.lines().skip_while(|line| !line.starts_with(" * submit area, written by the client      complete"));
+    let areas: Vec<&str> = areas.skip(1).take_while(|line| !line.contains("@endverbatim")).collect();
+    let column = |from: usize, to: usize| -> Vec<usize> {
+        let cells = areas.iter().map(|line| line.get(from..to.min(line.len())).unwrap_or("").trim());
+        cells.filter_map(|cell| cell.split(' ').next().unwrap().parse().ok()).collect()
+    };
+    use ring_abi::{complete, submit};
+    assert_eq!(column(2, 40), [submit::TAIL, submit::HEAD, submit::SLEEP_WORD, submit::SLOTS]);
+    let theirs = [0, complete::HEAD, complete::TAIL, complete::SLEEP_WORD, complete::STOP_WORD, complete::SLOTS];
+    assert_eq!(column(40, usize::MAX), theirs);
+}
