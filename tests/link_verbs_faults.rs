@@ -409,7 +409,7 @@ fn events_of_a_device_disturb_nobody_who_is_not_meant() {
 fn whatever_goes_wrong_no_byte_is_written_to_memory_that_was_given_back() {
     let mut runs = Vec::new();
     let finish = |runs: &mut Vec<Run>| end(std::mem::take(runs));
-    cases(if cfg!(debug_assertions) { 40 } else { 1000 }, |random| {
+    cases(if cfg!(debug_assertions) { 40 } else { 300 }, |random| {
         let profile = random.pick(&Profile::all());
         let mut run = run(format!("{profile:?} at random"), profile, random.word());
         let mut has_failure = false;

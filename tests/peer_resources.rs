@@ -108,7 +108,7 @@ fn connections_that_come_and_go_leave_nothing() {
     let mut caller = Caller::new(&engine, &owner, &owner.at(proxy.address()));
     let mut random = Random::from_seed(9);
     let mut baseline = None;
-    let cuts = by_build(45, 300);
+    let cuts = by_build(45, 100);
     for round in 0..cuts {
         let job = caller.any_job(&mut random);
         let batch = caller.submit(job, None);
