@@ -1,0 +1,49 @@
+//! Programs in C that use all of the library: against the shared one, against the archive, and with sanitizers, which
+//! also see what the library allocates and nobody frees.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Link, compiled, root, succeeded};
+
+const PROGRAMS: &[&str] = &["embed", "shapes", "events", "misuse", "peers"];
+
+fn source(name: &str) -> PathBuf {
+    root().join("capi/tests/c").join(name)
+}
+
+/// Compiles and runs programs.
+fn run_all(names: &[&str], link: Link, more: &[&str]) {
+    let place = tempfile::tempdir().unwrap();
+    for name in names {
+        let Some(program) = compiled(&source(&format!("{name}.c")), "c11", link, more, place.path()) else { return };
+        let said = succeeded(&mut Command::new(program));
+        assert!(said.ends_with("ok\n"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn programs_that_are_linked_with_the_shared_library_do_what_they_say() {
+    run_all(PROGRAMS, Link::Shared, &[]);
+}
+
+#[test]
+fn programs_that_are_linked_with_the_archive_do_what_they_say() {
+    // Linking takes a second each: the archive of a debug build is large.
+    run_all(&["embed", "peers"], Link::Static, &[]);
+}
+
+#[test]
+fn no_program_leaks_or_touches_memory_that_is_not_its_own() {
+    run_all(PROGRAMS, Link::Shared, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+}
+
+#[test]
+fn the_header_is_one_of_cpp_too() {
+    let place = tempfile::tempdir().unwrap();
+    for standard in ["c++17", "c++20"] {
+        let Some(program) = compiled(&source("header.cpp"), standard, Link::Shared, &[], place.path()) else { return };
+        assert_eq!(succeeded(&mut Command::new(program)), "ok\n");
+    }
+}
