@@ -1,4 +1,4 @@
-//! The producer in C++: its programs under `tests/cpp`, and what becomes of the engine when it is killed.
+//! The producer in C++: its programs under `tests/cpp`, its examples, and what becomes of the engine when it is killed.
 //!
 //! They are compiled here, by `CXX`, or by g++ and clang++ as far as they are there. Without a compiler they are not run;
 //! `SCATTER_RING_NEEDS_CXX=1` makes that a failure.
@@ -139,6 +139,31 @@ fn a_producer_whose_engine_is_killed_is_told_by_every_call() {
         engine.signal(Signal::KILL);
         producer.line("engine lost (ENGINE_LOST)");
         producer.ended_well();
+    }
+}
+
+#[test]
+fn every_example_verifies_what_it_has_moved_and_says_so_if_there_is_no_engine() {
+    let said = [
+        ("read_rows", "4 rows, 1056 bytes, verified"),
+        ("write_tiles", "64 pieces, 8192 bytes, verified"),
+        ("event_loop", "100 batches, 3200 rows, heartbeat went on"),
+    ];
+    for compiler in compilers().into_iter().take(1) {
+        let place = private_directory();
+        let (_engine, socket) = serve(place.path(), &[]);
+        for (name, expected) in said {
+            let program = place.path().join(name);
+            let source = root().join("examples/cpp").join(format!("{name}.cpp"));
+            compile(&compiler, &source, &program, &["-std=c++17", "-O1"]);
+            let output = run(Command::new(&program).arg(&socket));
+            assert_eq!(text(&output.stdout).trim_end(), expected, "{name}: {}", text(&output.stderr));
+            let alone = run(Command::new(&program).arg("/nowhere/socket"));
+            assert!(
+                !alone.status.success() && text(&alone.stderr).contains("is `scatter-ring serve` running"),
+                "{name}"
+            );
+        }
     }
 }
 
