@@ -167,6 +167,18 @@ fn every_example_verifies_what_it_has_moved_and_says_so_if_there_is_no_engine() 
     }
 }
 
+#[test]
+fn the_rate_of_the_raw_producer_can_be_measured() {
+    for compiler in compilers().into_iter().take(1) {
+        let place = private_directory();
+        let (_engine, socket) = serve(place.path(), &[]);
+        let program = place.path().join("rate");
+        compile(&compiler, &root().join("benches/producers/rate.cpp"), &program, &["-std=c++17", "-O2"]);
+        let output = run(Command::new(&program).arg(&socket).arg("10000"));
+        assert!(text(&output.stdout).starts_with("cpp ns_per_descriptor "), "{}", text(&output.stderr));
+    }
+}
+
 /// A client that goes on whatever becomes of another one.
 struct Bystander {
     client: Client,
