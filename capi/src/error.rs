@@ -129,8 +129,8 @@ impl Display for Failure {
             Failure::Misuse(_, text) => f.write_str(text),
             Failure::Batch(error) => error.fmt(f),
             Failure::Client(ClientError::PrivateMemory) => f.write_str(
-                "this memory is private to the process, or its file cannot be found: lend it (scatter_ring_owner_lend), or take \
-                 memory from scatter_ring_region_allocate",
+                "this memory is private to the process, or its file cannot be found: lend it (scatter_ring_owner_lend), \
+                 or take memory from scatter_ring_region_allocate",
             ),
             Failure::Client(ClientError::NotificationsFull) => f.write_str(
                 "notifications that nobody takes are in the way: take them (scatter_ring_client_next_notification)",
@@ -143,7 +143,8 @@ impl Display for Failure {
             Failure::Owner(error) => error.fmt(f),
             Failure::Push(error) => error.fmt(f),
             Failure::Panicked => f.write_str(
-                "a bug in scatter-ring: what was used by this call may be half changed, and can only be freed; stderr says where",
+                "a bug in scatter-ring: what was used by this call may be half changed and can only be freed; stderr \
+                 says where",
             ),
         }
     }

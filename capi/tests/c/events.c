@@ -163,7 +163,8 @@ static void a_batch_that_does_not_end_is_timed_out_or_cancelled(void) {
     CHECK(scatter_ring_client_wait(sender, ticket, 1000, NULL, &error) == SCATTER_RING_PENDING);
     CHECK(scatter_ring_client_wait_released(sender, ticket, 0, &error) == SCATTER_RING_PENDING);
     CHECK(scatter_ring_region_is_busy(other));
-    REFUSED(scatter_ring_region_close(sender, other, &error), SCATTER_RING_STATUS_NOT_ALLOWED, "still uses this region");
+    REFUSED(scatter_ring_region_close(sender, other, &error), SCATTER_RING_STATUS_NOT_ALLOWED,
+            "still uses this region");
     DO(scatter_ring_client_cancel(sender, ticket, &error));
     REFUSED(scatter_ring_client_wait(sender, ticket, -1, NULL, &error), SCATTER_RING_STATUS_CANCELLED, "cancelled");
     CHECK(scatter_ring_client_wait_released(sender, ticket, -1, &error) == 0);

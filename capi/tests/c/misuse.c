@@ -29,7 +29,8 @@ static void null_is_named(void) {
     REFUSED(scatter_ring_client_wait(client, NULL, 0, NULL, &error), INVALID, "ticket is NULL");
     REFUSED(scatter_ring_client_push(client, NULL, 3, &error), INVALID, "descriptors is NULL, with a count of 3");
     REFUSED(scatter_ring_client_reap(client, NULL, 3, &error), INVALID, "spans is NULL");
-    REFUSED(scatter_ring_client_read_rows(client, region, 1, NULL, 1, region, 0, NULL, &error), INVALID, "rows is NULL");
+    REFUSED(scatter_ring_client_read_rows(client, region, 1, NULL, 1, region, 0, NULL, &error), INVALID,
+            "rows is NULL");
     REFUSED(scatter_ring_client_read_rows(client, NULL, 1, &row, 1, region, 0, NULL, &error), INVALID, "table is NULL");
     REFUSED(scatter_ring_region_export(client, region, NULL, 1, &error), INVALID, "name is NULL");
     REFUSED(scatter_ring_region_export(client, region, "\xff", 1, &error), INVALID, "not UTF-8");
@@ -126,7 +127,8 @@ static void memory_that_cannot_be_a_region_says_why(void) {
     REFUSED(scatter_ring_engine_adopt(engine, "a", array, 1, 4, &adopted, &error), INVALID, "SCATTER_RING_RIGHTS_READ");
     DO(scatter_ring_engine_adopt(engine, "a", array, 1, 1, &adopted, &error));
     scatter_ring_adopted *again;
-    REFUSED(scatter_ring_engine_adopt(engine, "a", array, 1, 1, &again, &error), SCATTER_RING_STATUS_NAME_TAKEN, "already exported");
+    REFUSED(scatter_ring_engine_adopt(engine, "a", array, 1, 1, &again, &error), SCATTER_RING_STATUS_NAME_TAKEN,
+            "already exported");
     REFUSED(scatter_ring_region_open(client, "a", SCATTER_RING_RIGHTS_WRITE, &none, &error),
             SCATTER_RING_STATUS_NO_RIGHT, "access");
     scatter_ring_adopted_release(adopted);
@@ -136,7 +138,8 @@ static void memory_that_cannot_be_a_region_says_why(void) {
     REFUSED(scatter_ring_region_register(client, fd, 0, 4096, 1, &none, &error), SCATTER_RING_STATUS_BAD_FD, "seal");
     REFUSED(scatter_ring_region_register(client, fd, 0, 8192, 1, &none, &error), INVALID, "of a file of 4096");
     close(fd);
-    REFUSED(scatter_ring_engine_serve_file(engine, "f", "/dev/null", 0, &error), SCATTER_RING_STATUS_BAD_FD, "/dev/null");
+    REFUSED(scatter_ring_engine_serve_file(engine, "f", "/dev/null", 0, &error), SCATTER_RING_STATUS_BAD_FD,
+            "/dev/null");
     char byte;
     REFUSED(scatter_ring_region_read(region, 4096, &byte, 1, &error), SCATTER_RING_STATUS_OUT_OF_RANGE, "outside");
     REFUSED(scatter_ring_region_open_at(client, 5, "a", 1, &none, &error), INVALID, "5 is no peer of this client");
@@ -156,7 +159,8 @@ static void what_is_another_clients_or_closed_is_refused(void) {
     const int32_t unknown = SCATTER_RING_STATUS_UNKNOWN_REGION;
     DO(scatter_ring_region_allocate(stranger, 4096, &theirs, &error));
     DO(scatter_ring_batch_new(client, &batch, &error));
-    REFUSED(scatter_ring_batch_read(batch, theirs, 0, region, 0, 1, &error), unknown, "the source: this belongs to another");
+    REFUSED(scatter_ring_batch_read(batch, theirs, 0, region, 0, 1, &error), unknown,
+            "the source: this belongs to another client");
     REFUSED(scatter_ring_batch_read(batch, region, 0, theirs, 0, 1, &error), unknown, "the destination");
     REFUSED(scatter_ring_region_close(client, theirs, &error), unknown, "another client");
     REFUSED(scatter_ring_region_export(client, theirs, "x", 1, &error), unknown, "another client");
@@ -177,7 +181,8 @@ static void what_is_another_clients_or_closed_is_refused(void) {
 
     DO(scatter_ring_batch_read(batch, region, 0, region, 100, 50, &error));
     DO(scatter_ring_batch_submit(client, batch, &ticket, &error));
-    REFUSED(scatter_ring_client_wait(stranger, ticket, -1, NULL, &error), SCATTER_RING_STATUS_NOT_FOUND, "no such batch");
+    REFUSED(scatter_ring_client_wait(stranger, ticket, -1, NULL, &error), SCATTER_RING_STATUS_NOT_FOUND,
+            "no such batch");
     REFUSED(scatter_ring_client_cancel(stranger, ticket, &error), unknown, "another client");
     DO(scatter_ring_client_wait(client, ticket, -1, NULL, &error));
     scatter_ring_ticket_free(ticket);

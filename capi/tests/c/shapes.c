@@ -1,4 +1,4 @@
-/* Every shape of a batch moves the bytes that it says, and a batch is recorded once and submitted as often as is wanted. */
+/* Every shape of a batch moves the bytes that it says. A batch is recorded once and submitted as often as is wanted. */
 #include "check.h"
 
 #define BYTES (1u << 20)
@@ -93,7 +93,8 @@ static void blocks_of_both_sides(void) {
 }
 
 static void ranges_of_any_lengths(void) {
-    const scatter_ring_fragment_record records[] = {{.src = 0, .dst = 9000, .len = 11}, {.src = 500, .dst = 0, .len = 1},
+    const scatter_ring_fragment_record records[] = {{.src = 0, .dst = 9000, .len = 11},
+                                                    {.src = 500, .dst = 0, .len = 1},
                                                     {.src = 20000, .dst = 30000, .len = 4000}};
     memcpy(scatter_ring_region_data(index_memory), records, sizeof records);
     scatter_ring_ranges ranges = {.src = src, .src_offset = 3, .dst = dst, .dst_offset = 5, .records = index_memory,
