@@ -90,9 +90,9 @@ typedef struct scatter_ring_batch scatter_ring_batch;
 typedef struct scatter_ring_client scatter_ring_client;
 
 /**
- * An engine in this process: it moves memory, on threads of its own, for clients of this process, of others on this
- * host, and of other engines. Any thread may use it, several at a time. In a forked child every call returns
- * SCATTER_RING_STATUS_FORKED.
+ * An engine in this process: it moves memory, on threads of its own, which block all signals, for clients of this
+ * process, of others on this host, and of other engines. Any thread may use it, several at a time. In a forked child
+ * every call returns SCATTER_RING_STATUS_FORKED.
  */
 typedef struct scatter_ring_engine scatter_ring_engine;
 
@@ -1282,8 +1282,8 @@ int32_t scatter_ring_client_wait_released(scatter_ring_client *client,
 /**
  * Cancels a batch. Its outcome then says what came of it: SCATTER_RING_STATUS_CANCELLED, or done.
  *
- * @return 0; SCATTER_RING_STATUS_NOT_FOUND if it is not under way any more, or is ending already;
- * SCATTER_RING_STATUS_UNKNOWN_REGION for a ticket of another client.
+ * @return 0; SCATTER_RING_STATUS_NOT_FOUND if it has ended, is ending already, or was not taken by the engine yet
+ * (then ask again); SCATTER_RING_STATUS_UNKNOWN_REGION for a ticket of another client.
  *
  * Threads: one at a time with this client. Fork: SCATTER_RING_STATUS_FORKED in a child.
  */

@@ -2,6 +2,7 @@
 
 use crate::args::{given, hand_over, place, sized, text};
 use crate::error::{Failure, invalid, run, scatter_ring_error};
+use crate::signals::Blocked;
 use ring_abi::Status;
 use rust::attach::Socket;
 use rust::engine::{
@@ -16,9 +17,9 @@ use std::path::Path;
 use std::sync::RwLock;
 use std::time::Duration;
 
-/// An engine in this process: it moves memory, on threads of its own, for clients of this process, of others on this
-/// host, and of other engines. Any thread may use it, several at a time. In a forked child every call returns
-/// SCATTER_RING_STATUS_FORKED.
+/// An engine in this process: it moves memory, on threads of its own, which block all signals, for clients of this
+/// process, of others on this host, and of other engines. Any thread may use it, several at a time. In a forked child
+/// every call returns SCATTER_RING_STATUS_FORKED.
 pub struct scatter_ring_engine {
     fork: ForkGuard,
     /// `None` once it was stopped.
@@ -159,6 +160,7 @@ pub extern "C" fn scatter_ring_engine_create(
         if config.trust == Trust::SameUser {
             take_sigbus()?;
         }
+        let _signals = Blocked::new();
         let running = Engine::new(&config)?.start()?;
         let system = |source| Failure::Engine(rust::engine::EngineError::System { operation: "fork guard", source });
         let fork = ForkGuard::new().map_err(system)?;

@@ -18,6 +18,7 @@
 
 mod args;
 mod error;
+mod signals;
 
 // From here on in the order of the header: cbindgen takes what it finds as it finds it.
 

@@ -3,6 +3,7 @@
 use crate::args::{given, hand_over, place, text};
 use crate::engine::{check_memory, scatter_ring_engine};
 use crate::error::{Failure, run, scatter_ring_error};
+use crate::signals::Blocked;
 use rust::owner::{Lent, Owner, Setup};
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
@@ -33,6 +34,7 @@ pub extern "C" fn scatter_ring_owner_attach(
         let owner = place(owner, "owner")?;
         // SAFETY: NULL or a string, says the header.
         let path = unsafe { text(path, "path") }?;
+        let _signals = Blocked::new();
         Ok(hand_over(owner, scatter_ring_owner(Owner::attach(path)?)))
     })
 }
@@ -51,6 +53,7 @@ pub extern "C" fn scatter_ring_owner_attach_engine(
     run(error, || {
         let owner = place(owner, "owner")?;
         let socket = given(engine, "engine")?.connect()?;
+        let _signals = Blocked::new();
         Ok(hand_over(owner, scatter_ring_owner(Owner::over(socket, &Setup::default())?)))
     })
 }

@@ -122,8 +122,8 @@ pub extern "C" fn scatter_ring_client_wait_released(
 
 /// Cancels a batch. Its outcome then says what came of it: SCATTER_RING_STATUS_CANCELLED, or done.
 ///
-/// @return 0; SCATTER_RING_STATUS_NOT_FOUND if it is not under way any more, or is ending already;
-/// SCATTER_RING_STATUS_UNKNOWN_REGION for a ticket of another client.
+/// @return 0; SCATTER_RING_STATUS_NOT_FOUND if it has ended, is ending already, or was not taken by the engine yet
+/// (then ask again); SCATTER_RING_STATUS_UNKNOWN_REGION for a ticket of another client.
 ///
 /// Threads: one at a time with this client. Fork: SCATTER_RING_STATUS_FORKED in a child.
 #[unsafe(no_mangle)]
@@ -137,7 +137,10 @@ pub extern "C" fn scatter_ring_client_cancel(
         if enter(client)?.client.cancel(ticket)? {
             return Ok(0);
         }
-        Err(Failure::Misuse(Status::NOT_FOUND, "the batch has ended, or is ending already".into()))
+        Err(Failure::Misuse(
+            Status::NOT_FOUND,
+            "the batch has ended, is ending already, or was not taken by the engine yet".into(),
+        ))
     })
 }
 

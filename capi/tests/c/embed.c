@@ -1,10 +1,10 @@
 /* An engine in this process, malloc'ed memory that it adopts, and clients that read and write rows of it. */
 #include "check.h"
 
-#include <unistd.h>
-
 static scatter_ring_engine *engine;
 static unsigned char *table;
+/* For a socket. */
+static const char *directory;
 
 static void rows_of_adopted_memory_arrive(void) {
     scatter_ring_client *client;
@@ -87,8 +87,7 @@ static void an_attach_socket_is_a_file_descriptor_that_can_be_handed_over(void) 
 }
 
 static void other_processes_attach_by_a_path(void) {
-    char directory[] = "/tmp/scatter-ring-c-XXXXXX", path[64];
-    CHECK(mkdtemp(directory) != NULL);
+    char path[108];
     snprintf(path, sizeof path, "%s/engine/socket", directory);
     DO(scatter_ring_engine_listen(engine, path, &error));
     scatter_ring_client *client;
@@ -132,7 +131,9 @@ static void the_counters_know_it_and_a_stopped_engine_says_so(void) {
     scatter_ring_client_free(client);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    directory = argv[1];
     CHECK(strcmp(scatter_ring_version(), VERSION) == 0);
     table = malloc(ROWS * ROW_BYTES);
     fill_rows(table, ROWS);
