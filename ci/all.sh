@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 # To count instructions; for producers in C and C++; to compare the binding of verbs with their headers; for the guest
 # with RDMA devices.
-packages=(valgrind g++ libibverbs-dev librdmacm-dev ibverbs-providers iproute2 make procps)
+packages=(valgrind g++ cmake pkg-config python3 libibverbs-dev librdmacm-dev ibverbs-providers iproute2 make procps)
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] &&
     dpkg-query -W -f '${Status}\n' "${packages[@]}" 2>&1 | grep -qvx 'install ok installed'; then
     apt-get update -q && apt-get install -q -y --no-install-recommends "${packages[@]}"

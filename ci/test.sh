@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 # Without the headers of libibverbs and librdmacm nobody compares the binding with them: that is a failure here.
 export SCATTER_RING_NEEDS_RDMA_HEADERS=1
-# Without compilers for C and C++ nobody compares the C header with Rust, or runs a producer in C.
+# Without compilers for C and C++ nobody compares the C header with Rust, or runs a producer in C; without CMake,
+# pkg-config and Python nobody sees whether they find the C library.
 export SCATTER_RING_NEEDS_COMPILERS=1
 
 cargo test --workspace

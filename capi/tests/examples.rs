@@ -1,12 +1,11 @@
-//! The examples in C do what they say: three of them against an engine in a process of its own, and one with an engine of its
-//! own.
+//! The examples in C do what they say: three of them with an engine in another process, and one with an engine of its own.
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use rust::engine::{Config, Engine};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use support::{Link, all, compiled, daemon, root, succeeded};
+use std::process::Command;
+use support::{Link, all, compiled, root, succeeded};
 
 /// What each of them prints, the same in every language.
 const SAID: &[(&str, &str)] = &[
@@ -21,33 +20,13 @@ fn example(name: &str, to: &Path) -> Option<PathBuf> {
     compiled(&root().join("examples/c").join(format!("{name}.c")), "c11", Link::Shared, &sanitized, to)
 }
 
-/// An engine in a process of its own, which is killed at the end.
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(socket: &Path) -> Daemon {
-        let mut command = Command::new(daemon());
-        command.args(["serve", "--socket"]).arg(socket).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("serving at"), "{line}");
-        Daemon(child)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn every_example_in_c_verifies_what_it_has_moved() {
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("engine/socket");
-    let _daemon = Daemon::start(&socket);
+    // To the examples this is an engine in another process.
+    let engine = Engine::new(&Config::default()).unwrap().start().unwrap();
+    engine.listen(&socket).unwrap();
     for (name, expected) in SAID {
         let Some(program) = example(name, place.path()) else { return };
         assert_eq!(succeeded(Command::new(program).arg(&socket)), *expected, "{name}");
