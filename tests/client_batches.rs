@@ -158,6 +158,25 @@ fn a_release_may_come_before_the_tail_of_a_batch() {
 }
 
 #[test]
+fn an_outcome_is_told_without_a_look_at_the_ring_and_says_later_that_buffers_are_reusable() {
+    let (mut client, mut fake) = meet(&setup(64, 64));
+    let (mut other, _fake) = meet(&setup(64, 64));
+    let ticket = client.batch().submit().unwrap();
+    fake.take_all();
+    let held = SpanFlags::BATCH_DONE | SpanFlags::HELD;
+    fake.span(Span { stage: Stage::WAIT.0, ..failed(0, Status::TIMED_OUT, held) });
+    assert!(client.outcome(&ticket).is_none(), "it has looked");
+    client.reap().unwrap().unwrap();
+    let error = client.outcome(&ticket).unwrap().unwrap_err();
+    assert_eq!((error.status, error.reusable), (Status::TIMED_OUT, false));
+    fake.span(Span { flags: SpanFlags::RELEASED, ..Span::ZERO });
+    client.reap().unwrap().unwrap();
+    assert!(client.outcome(&ticket).unwrap().unwrap_err().reusable);
+    let foreign = other.batch().submit().unwrap();
+    assert!(client.outcome(&foreign).is_none());
+}
+
+#[test]
 fn extensions_stay_with_their_descriptors_in_a_batch_that_streams() {
     for last_extended in [false, true] {
         let (mut client, mut fake) = meet(&setup(4, 16));

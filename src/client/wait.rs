@@ -110,12 +110,11 @@ impl Client {
 
     fn wait_for(&mut self, ticket: &Ticket, timeout: Option<Duration>) -> Result<Option<Outcome>, BatchError> {
         self.check(ticket)?;
-        let outcome = |client: &Self| client.pending.get(ticket).and_then(super::pending::Record::outcome);
         self.wait_until(timeout, |client| {
             client.pump();
-            outcome(client).is_some()
+            client.outcome(ticket).is_some()
         });
-        match (outcome(self), self.ended.get()) {
+        match (self.outcome(ticket), self.ended.get()) {
             (Some(outcome), _) => outcome.map(Some),
             (None, Some(ended)) => Err(BatchError::whole(ended.status(), ticket.position(), false)),
             (None, None) if self.is_stuck() => Err(BatchError::whole(FULL, ticket.position(), false)),
@@ -161,6 +160,17 @@ impl Client {
             return Ok(true);
         }
         self.usable().map(|()| false)
+    }
+
+    /// What came of a batch, as far as it is known from the spans that were taken: by [`reap`](Self::reap), or by any wait.
+    /// `None`: it is under way, or another client's. Does not look at the ring, so that who waits for many batches takes
+    /// spans once and then asks for each.
+    ///
+    /// A batch whose buffers were still held is asked for again: once they are released,
+    /// [`reusable`](BatchError::reusable) is true.
+    #[must_use]
+    pub fn outcome(&self, ticket: &Ticket) -> Option<Result<Outcome, BatchError>> {
+        self.pending.get(ticket).and_then(super::pending::Record::outcome)
     }
 
     /// One file descriptor for epoll, asyncio or tokio: readable when the engine has woken this client, or is gone.
