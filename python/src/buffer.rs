@@ -126,7 +126,8 @@ impl Buffer {
     }
 
     /// Gives the whole region, of which this may be a part, a name by which other clients of the engine, and its peers, can
-    /// open it: for reading, or, if `writable`, for reading and writing.
+    /// open it: for reading, or, if `writable`, for reading and writing. They can as long as the buffer, or an array of it,
+    /// lives and is not closed.
     #[pyo3(signature = (name, *, writable = false))]
     fn export(&self, py: Python<'_>, name: &str, writable: bool) -> PyResult<()> {
         self.check_open()?;
