@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use scatter_ring::client::{self, Ticket};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One batch that was submitted. Can be waited for, polled, or awaited in asyncio; from any thread. Dropping it gives up the
 /// outcome, not the batch.
@@ -22,6 +22,9 @@ pub struct Transfer {
 /// A transfer that is done: every byte is in place.
 #[pyclass(module = "scatter_ring", frozen)]
 pub struct Outcome(client::Outcome);
+
+const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+const CANCEL_PAUSE: Duration = Duration::from_millis(1);
 
 impl Transfer {
     pub fn new(session: &Arc<Session>, ticket: Ticket, memories: Vec<Arc<Memory>>) -> Transfer {
@@ -92,9 +95,25 @@ impl Transfer {
         Self::poll(slf)?.ok_or_else(|| PyRuntimeError::new_err("still under way: wait() for it, or await it"))
     }
 
-    /// Asks the engine to end the transfer. False: it has ended or is ending already. The outcome says what came of it.
+    /// Asks the engine to end the transfer. False: it has ended or is ending already. The outcome says what came of it. One
+    /// that the engine has not begun is waited for, a second at most.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.session.without_gil(py, |locked| Ok(locked.client()?.cancel(&self.ticket)?))?)
+        let until = Instant::now() + CANCEL_LIMIT;
+        loop {
+            let answer = self.session.without_gil(py, |locked| {
+                if locked.client()?.cancel(&self.ticket)? {
+                    return Ok(Some(true));
+                }
+                let ended = locked.take_spans();
+                if locked.outcome(&self.ticket).is_some() { Ok(Some(false)) } else { ended.map(|()| None) }
+            })?;
+            match answer {
+                Some(cancelled) => return Ok(cancelled),
+                None if Instant::now() >= until => return Ok(false),
+                // It is not under way yet, or its end is.
+                None => py.detach(|| std::thread::sleep(CANCEL_PAUSE)),
+            }
+        }
     }
 
     /// Waits until nobody writes to the transfer's buffers any more, whatever its outcome: see `reusable` of the errors.

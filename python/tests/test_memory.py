@@ -7,6 +7,8 @@ import gc
 import mmap
 import os
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +58,7 @@ def test_bfloat16_is_for_dlpack_only(client: sr.Client) -> None:
 def test_arrays_and_tensors_keep_the_memory(attach: Attach) -> None:
     client = attach()
     buffer = client.allocate(1 << 20, np.uint8)
-    arrays = [buffer.numpy(), np.from_dlpack(buffer), np.asarray(buffer[100:200]), np.frombuffer(buffer, np.uint8)[5:]]
+    arrays = [buffer.numpy(), np.from_dlpack(buffer), np.asarray(buffer[100:200]), np.frombuffer(memoryview(buffer), np.uint8)[5:]]
     view = memoryview(buffer)
     capsule = buffer.__dlpack__(max_version=(1, 0))
     arrays[0][:] = 42
@@ -117,7 +119,7 @@ def test_a_session_ends_when_nothing_of_it_is_left(engine: sr.Engine) -> None:
 
 
 def test_numpy_memory_is_adopted_by_an_engine_until_it_is_closed(engine: sr.Engine) -> None:
-    class Array(np.ndarray):  # type: ignore[type-arg]
+    class Array(np.ndarray[Any, Any]):
         """An array whose end can be watched."""
 
     array = np.arange(1000 * 33, dtype=np.float64).reshape(1000, 33).view(Array)
@@ -148,7 +150,8 @@ def test_numpy_memory_is_adopted_by_an_engine_until_it_is_closed(engine: sr.Engi
 def test_what_cannot_be_adopted_is_refused(engine: sr.Engine) -> None:
     array = np.zeros((10, 10))
     with engine.client() as client:
-        for adopt in [engine.adopt, client.adopt]:
+        adopts: list[Callable[..., Any]] = [engine.adopt, client.adopt]
+        for adopt in adopts:
             with pytest.raises(ValueError, match="array: not C-contiguous: float64 of shape"):
                 adopt(array[:, ::2])
             with pytest.raises(ValueError, match="array: not C-contiguous"):

@@ -25,7 +25,8 @@ def table(client: sr.Client) -> sr.Buffer:
     return client.allocate((100, 4), np.float32)
 
 
-Make = Callable[[sr.Client, sr.Buffer], Any]
+# Wrong types are part of it.
+Make = Callable[[Any, Any], object]
 
 
 MISTAKES: list[tuple[type[Exception], str, Make]] = [
@@ -128,14 +129,15 @@ def test_closed_memory_is_not_used_again(client: sr.Client, table: sr.Buffer) ->
     table.close()
     table.close()
     assert table.closed and "closed" in repr(table)
-    for use in [
+    uses: list[Callable[[], object]] = [
         lambda: client.read_rows(table, [1], out),
         lambda: client.read_rows(array, [1], out),
         lambda: client.read_rows(out, table, out),
         lambda: table.numpy(),
         lambda: table.export("name"),
         lambda: np.from_dlpack(table),
-    ]:
+    ]
+    for use in uses:
         with pytest.raises(sr.ClosedError, match="this memory was closed"):
             use()
     with pytest.raises((BufferError, ValueError), match="this memory was closed"):
@@ -150,7 +152,7 @@ def test_a_closed_client_says_so_and_its_arrays_stay(client: sr.Client, table: s
     transfer = client.read_rows(table, [1], table[5:6], wait=False)
     client.close()
     assert client.closed
-    for use in [
+    uses: list[Callable[[], object]] = [
         lambda: client.read_rows(table, [1], table),
         lambda: client.allocate(8),
         lambda: client.open("name"),
@@ -158,7 +160,8 @@ def test_a_closed_client_says_so_and_its_arrays_stay(client: sr.Client, table: s
         lambda: batch.submit(),
         lambda: transfer.wait(),
         lambda: transfer.result,
-    ]:
+    ]
+    for use in uses:
         with pytest.raises(sr.ClosedError, match="the client was closed"):
             use()
     assert transfer.done

@@ -297,7 +297,7 @@ def test_many_notifications_are_not_in_the_way_of_waiting(attach: Attach) -> Non
             while not all(transfer.done for transfer in transfers):
                 receiver.read(inbox, other)
         assert failed.value.name == "LIMIT_EXCEEDED"
-        got = []
+        got: list[int] = []
         while len(got) < 300:
             told = receiver.wait_notification(10)
             assert told is not None
