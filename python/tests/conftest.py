@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,17 @@ class Daemon:
 
     def fds(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def stop(self) -> None:
+        """Stops every thread of it: the signal alone returns before they have all stopped."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+
+        def is_stopped() -> bool:
+            states = [(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks.iterdir()]
+            return all(state == "T" for state in states)
+
+        within(10, is_stopped)
 
     def kill(self) -> None:
         self.process.kill()
