@@ -1,7 +1,7 @@
 //! The producer in C++: its programs under `tests/cpp`, its examples, and what becomes of the engine when it is killed.
 //!
 //! They are compiled here, by `CXX`, or by g++ and clang++ as far as they are there. Without a compiler they are not run;
-//! `SCATTER_RING_NEEDS_CXX=1` makes that a failure.
+//! `SCATTER_RING_NEEDS_COMPILERS=1` makes that a failure.
 
 mod storm;
 mod support;
@@ -244,7 +244,7 @@ fn sanitizing_compiler() -> Option<String> {
 }
 
 fn missing(what: &str) {
-    let needed = std::env::var_os("SCATTER_RING_NEEDS_CXX").is_some_and(|value| value == "1");
+    let needed = std::env::var_os("SCATTER_RING_NEEDS_COMPILERS").is_some_and(|value| value == "1");
     assert!(!needed, "{what}");
     not_run(what);
 }
