@@ -6,14 +6,14 @@ cd "$(dirname "$0")/.."
 
 # To count instructions; for producers in C and C++; to compare the binding of verbs with their headers; for the guest
 # with RDMA devices.
-packages=(valgrind g++ cmake pkg-config python3 libibverbs-dev librdmacm-dev ibverbs-providers iproute2 make procps)
+packages=(valgrind g++ cmake pkg-config python3 python3-venv strace libibverbs-dev librdmacm-dev ibverbs-providers iproute2 make procps)
 if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] &&
     dpkg-query -W -f '${Status}\n' "${packages[@]}" 2>&1 | grep -qvx 'install ok installed'; then
     apt-get update -q && apt-get install -q -y --no-install-recommends "${packages[@]}"
 fi
 
 not_run=()
-for check in lint test confined loom miri instructions read verbs; do
+for check in lint test python confined loom miri instructions read verbs; do
     echo "== $check"
     start=$SECONDS
     status=0
