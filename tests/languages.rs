@@ -84,6 +84,32 @@ fn a_producer_of_any_language_that_is_killed_leaves_the_engine_and_the_others_as
     }
 }
 
+#[test]
+fn the_programs_of_the_readme_do_what_they_say() {
+    let place = Place::new();
+    let engine = Running::engine(&place.socket(), &[]);
+    if let Some(mut compile) = compiler("CXX", "c++", "C++") {
+        let (source, program) = (place.file("readme.cpp", &of_readme("cpp")), place.path("readme-cpp"));
+        compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I"]).arg(root().join("ring-abi/include"));
+        assert!(compile.arg(source).arg("-o").arg(&program).status().unwrap().success(), "{compile:?}");
+        let said = Command::new(program).arg(place.socket()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), "row seven\n");
+    }
+    if let Some(python) = python() {
+        let program = place.file("readme.py", &of_readme("python"));
+        assert!(Command::new(python).arg(program).status().unwrap().success());
+    }
+    drop(engine);
+}
+
+/// The one program of the README in a language. (Those in Rust are documentation tests.)
+fn of_readme(language: &str) -> String {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks: Vec<_> = readme.split(&format!("```{language}\n")).skip(1).collect();
+    let [block] = blocks[..] else { panic!("{} programs in {language}", blocks.len()) };
+    block.split("```").next().unwrap().to_owned()
+}
+
 /// What a process has when nothing of the last client is left.
 fn settled(pid: u32) -> Footprint {
     let mut before = Footprint::of(pid);
@@ -110,16 +136,21 @@ fn storms(place: &Place) -> Vec<Storm> {
                 .push((name, Box::new(move |socket, descriptors| with_arguments(&program, &[], socket, descriptors))));
         }
     }
-    match std::env::var_os("SCATTER_RING_PYTHON") {
-        Some(python) => {
-            let script = root().join("tests/languages/storm.py");
-            let start =
-                move |socket: &Path, descriptors| with_arguments(Path::new(&python), &[&script], socket, descriptors);
-            storms.push(("Python", Box::new(start)));
-        }
-        None => not_run("a producer in Python: SCATTER_RING_PYTHON is not set (ci/python.sh sets it)"),
+    if let Some(python) = python() {
+        let script = root().join("tests/languages/storm.py");
+        let start = move |socket: &Path, descriptors| with_arguments(&python, &[&script], socket, descriptors);
+        storms.push(("Python", Box::new(start)));
     }
     storms
+}
+
+/// An interpreter that has the package.
+fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("SCATTER_RING_PYTHON").map(PathBuf::from);
+    if python.is_none() {
+        not_run("a program in Python: SCATTER_RING_PYTHON is not set (ci/python.sh sets it)");
+    }
+    python
 }
 
 fn with_arguments(program: &Path, before: &[&Path], socket: &Path, descriptors: u64) -> Running {
