@@ -549,7 +549,7 @@ void scatter_ring_adopted_release(scatter_ring_adopted *adopted);
  *
  * @return 0, or SCATTER_RING_STATUS_NO_MEMORY if the kernel refuses.
  *
- * Threads: any.
+ * Threads: any. Fork: a child inherits it.
  */
 int32_t scatter_ring_guard_process(scatter_ring_error *error);
 
@@ -920,16 +920,21 @@ void scatter_ring_region_free(scatter_ring_region *region);
  */
 void *scatter_ring_region_data(scatter_ring_region *region);
 
-/** Bytes of a region. NULL: 0. Threads: any. */
+/** Bytes of a region. NULL: 0. Threads: any, also in a forked child. */
 uint64_t scatter_ring_region_bytes(scatter_ring_region *region);
 
-/** What descriptors may do with a region: SCATTER_RING_RIGHTS_... bits. NULL: 0. Threads: any. */
+/**
+ * What descriptors may do with a region: SCATTER_RING_RIGHTS_... bits. NULL: 0. Threads: any, also in a forked child.
+ */
 uint64_t scatter_ring_region_rights(scatter_ring_region *region);
 
-/** The number by which descriptors name a region, never 0. NULL: 0. Threads: any. */
+/** The number by which descriptors name a region, never 0. NULL: 0. Threads: any, also in a forked child. */
 uint32_t scatter_ring_region_handle(scatter_ring_region *region);
 
-/** True while a batch that is under way uses a region. (Raw descriptors are not counted.) NULL: false. Threads: any. */
+/**
+ * True while a batch that is under way uses a region. (Raw descriptors are not counted.) NULL: false. Threads: any,
+ * also in a forked child.
+ */
 bool scatter_ring_region_is_busy(scatter_ring_region *region);
 
 /**
@@ -992,7 +997,7 @@ void scatter_ring_batch_free(scatter_ring_batch *batch);
  *
  * @return 0, or a status below 0.
  *
- * Threads: one at a time with this batch.
+ * Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
  */
 int32_t scatter_ring_batch_clear(scatter_ring_batch *batch, scatter_ring_error *error);
 
@@ -1001,7 +1006,7 @@ int32_t scatter_ring_batch_clear(scatter_ring_batch *batch, scatter_ring_error *
  *
  * @return 0, or a status below 0.
  *
- * Threads: one at a time with this batch.
+ * Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
  */
 int32_t scatter_ring_batch_set_user_data(scatter_ring_batch *batch,
                                          uint64_t user_data,
@@ -1013,7 +1018,7 @@ int32_t scatter_ring_batch_set_user_data(scatter_ring_batch *batch,
  * @param deadline_ns In ns; 0: none.
  * @return 0, or a status below 0.
  *
- * Threads: one at a time with this batch.
+ * Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
  */
 int32_t scatter_ring_batch_set_deadline(scatter_ring_batch *batch,
                                         uint64_t deadline_ns,
@@ -1025,7 +1030,7 @@ int32_t scatter_ring_batch_set_deadline(scatter_ring_batch *batch,
  * @param fragments, bytes Of all descriptors together. 0 and 0: no hint.
  * @return 0, or a status below 0.
  *
- * Threads: one at a time with this batch.
+ * Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
  */
 int32_t scatter_ring_batch_set_hint(scatter_ring_batch *batch,
                                     uint32_t fragments,
@@ -1039,7 +1044,7 @@ int32_t scatter_ring_batch_set_hint(scatter_ring_batch *batch,
  * @param fence Not 0: so. 0: not, as at first.
  * @return 0, or a status below 0.
  *
- * Threads: one at a time with this batch.
+ * Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
  */
 int32_t scatter_ring_batch_set_fence(scatter_ring_batch *batch,
                                      int32_t fence,
@@ -1052,8 +1057,8 @@ int32_t scatter_ring_batch_set_fence(scatter_ring_batch *batch,
  * @return 0; SCATTER_RING_STATUS_UNKNOWN_REGION for a region of another client or a closed one. Everything else is
  * for the engine to check, and is part of the outcome.
  *
- * Threads: one at a time with this batch. The regions stay the caller's, who may free their handles: the batch keeps
- * the memory.
+ * Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit. The regions
+ * stay the caller's, who may free their handles: the batch keeps the memory.
  */
 int32_t scatter_ring_batch_read(scatter_ring_batch *batch,
                                 scatter_ring_region *src,
@@ -1069,7 +1074,7 @@ int32_t scatter_ring_batch_read(scatter_ring_batch *batch,
  * @param src_offset, dst_offset, len In bytes.
  * @return As scatter_ring_batch_read().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_write(scatter_ring_batch *batch,
                                  scatter_ring_region *src,
@@ -1085,7 +1090,7 @@ int32_t scatter_ring_batch_write(scatter_ring_batch *batch,
  * @param rows Only read during the call.
  * @return As scatter_ring_batch_read(); SCATTER_RING_STATUS_INVALID_SETTING for NULL or a value that is none.
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_read_rows(scatter_ring_batch *batch,
                                      const scatter_ring_rows *rows,
@@ -1097,7 +1102,7 @@ int32_t scatter_ring_batch_read_rows(scatter_ring_batch *batch,
  * @param rows Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_write_rows(scatter_ring_batch *batch,
                                       const scatter_ring_rows *rows,
@@ -1109,7 +1114,7 @@ int32_t scatter_ring_batch_write_rows(scatter_ring_batch *batch,
  * @param blocks Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_read_blocks(scatter_ring_batch *batch,
                                        const scatter_ring_blocks *blocks,
@@ -1121,7 +1126,7 @@ int32_t scatter_ring_batch_read_blocks(scatter_ring_batch *batch,
  * @param blocks Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_write_blocks(scatter_ring_batch *batch,
                                         const scatter_ring_blocks *blocks,
@@ -1133,7 +1138,7 @@ int32_t scatter_ring_batch_write_blocks(scatter_ring_batch *batch,
  * @param ranges Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_read_ranges(scatter_ring_batch *batch,
                                        const scatter_ring_ranges *ranges,
@@ -1145,7 +1150,7 @@ int32_t scatter_ring_batch_read_ranges(scatter_ring_batch *batch,
  * @param ranges Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_write_ranges(scatter_ring_batch *batch,
                                         const scatter_ring_ranges *ranges,
@@ -1157,7 +1162,7 @@ int32_t scatter_ring_batch_write_ranges(scatter_ring_batch *batch,
  * @param tile Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_read_tile(scatter_ring_batch *batch,
                                      const scatter_ring_tile *tile,
@@ -1169,7 +1174,7 @@ int32_t scatter_ring_batch_read_tile(scatter_ring_batch *batch,
  * @param tile Only read during the call.
  * @return As scatter_ring_batch_read_rows().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_write_tile(scatter_ring_batch *batch,
                                       const scatter_ring_tile *tile,
@@ -1184,7 +1189,7 @@ int32_t scatter_ring_batch_write_tile(scatter_ring_batch *batch,
  * @return 0; SCATTER_RING_STATUS_UNKNOWN_REGION for a handle that none of the regions has,
  * SCATTER_RING_STATUS_INVALID_FLAGS for LAST or EXTENDED.
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_push(scatter_ring_batch *batch,
                                 const scatter_ring_descriptor *descriptors,
@@ -1200,7 +1205,7 @@ int32_t scatter_ring_batch_push(scatter_ring_batch *batch,
  * @param regions As of scatter_ring_batch_push().
  * @return As scatter_ring_batch_push().
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_push_extended(scatter_ring_batch *batch,
                                          const scatter_ring_descriptor *descriptor,
@@ -1219,7 +1224,7 @@ int32_t scatter_ring_batch_push_extended(scatter_ring_batch *batch,
  * @param payload_offset, payload_bytes Where it is; at most 4096 bytes.
  * @return As scatter_ring_batch_read(); SCATTER_RING_STATUS_BAD_SEQUENCE if there is one already.
  *
- * Threads, regions: as scatter_ring_batch_read().
+ * Threads, fork, regions: as scatter_ring_batch_read().
  */
 int32_t scatter_ring_batch_notify(scatter_ring_batch *batch,
                                   scatter_ring_region *other,
@@ -1291,7 +1296,10 @@ int32_t scatter_ring_client_cancel(scatter_ring_client *client,
                                    scatter_ring_ticket *ticket,
                                    scatter_ring_error *error);
 
-/** Ring position of a batch's first descriptor, as in scatter_ring_span.first. NULL: 0. Threads: any. */
+/**
+ * Ring position of a batch's first descriptor, as in scatter_ring_span.first. NULL: 0. Threads: any, also in a
+ * forked child.
+ */
 uint64_t scatter_ring_ticket_position(scatter_ring_ticket *ticket);
 
 /**

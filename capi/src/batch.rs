@@ -215,7 +215,7 @@ pub extern "C" fn scatter_ring_batch_free(batch: Option<Box<scatter_ring_batch>>
 ///
 /// @return 0, or a status below 0.
 ///
-/// Threads: one at a time with this batch.
+/// Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_clear(
     batch: Option<&scatter_ring_batch>,
@@ -231,7 +231,7 @@ pub extern "C" fn scatter_ring_batch_clear(
 ///
 /// @return 0, or a status below 0.
 ///
-/// Threads: one at a time with this batch.
+/// Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_set_user_data(
     batch: Option<&scatter_ring_batch>,
@@ -249,7 +249,7 @@ pub extern "C" fn scatter_ring_batch_set_user_data(
 /// @param deadline_ns In ns; 0: none.
 /// @return 0, or a status below 0.
 ///
-/// Threads: one at a time with this batch.
+/// Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_set_deadline(
     batch: Option<&scatter_ring_batch>,
@@ -267,7 +267,7 @@ pub extern "C" fn scatter_ring_batch_set_deadline(
 /// @param fragments, bytes Of all descriptors together. 0 and 0: no hint.
 /// @return 0, or a status below 0.
 ///
-/// Threads: one at a time with this batch.
+/// Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_set_hint(
     batch: Option<&scatter_ring_batch>,
@@ -287,7 +287,7 @@ pub extern "C" fn scatter_ring_batch_set_hint(
 /// @param fence Not 0: so. 0: not, as at first.
 /// @return 0, or a status below 0.
 ///
-/// Threads: one at a time with this batch.
+/// Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_set_fence(
     batch: Option<&scatter_ring_batch>,
@@ -306,8 +306,8 @@ pub extern "C" fn scatter_ring_batch_set_fence(
 /// @return 0; SCATTER_RING_STATUS_UNKNOWN_REGION for a region of another client or a closed one. Everything else is
 /// for the engine to check, and is part of the outcome.
 ///
-/// Threads: one at a time with this batch. The regions stay the caller's, who may free their handles: the batch keeps
-/// the memory.
+/// Threads: one at a time with this batch. Fork: a child has a copy of its own, which it cannot submit. The regions
+/// stay the caller's, who may free their handles: the batch keeps the memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_read(
     batch: Option<&scatter_ring_batch>,
@@ -326,7 +326,7 @@ pub extern "C" fn scatter_ring_batch_read(
 /// @param src_offset, dst_offset, len In bytes.
 /// @return As scatter_ring_batch_read().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_write(
     batch: Option<&scatter_ring_batch>,
@@ -345,7 +345,7 @@ pub extern "C" fn scatter_ring_batch_write(
 /// @param rows Only read during the call.
 /// @return As scatter_ring_batch_read(); SCATTER_RING_STATUS_INVALID_SETTING for NULL or a value that is none.
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_read_rows(
     batch: Option<&scatter_ring_batch>,
@@ -360,7 +360,7 @@ pub extern "C" fn scatter_ring_batch_read_rows(
 /// @param rows Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_write_rows(
     batch: Option<&scatter_ring_batch>,
@@ -375,7 +375,7 @@ pub extern "C" fn scatter_ring_batch_write_rows(
 /// @param blocks Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_read_blocks(
     batch: Option<&scatter_ring_batch>,
@@ -390,7 +390,7 @@ pub extern "C" fn scatter_ring_batch_read_blocks(
 /// @param blocks Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_write_blocks(
     batch: Option<&scatter_ring_batch>,
@@ -405,7 +405,7 @@ pub extern "C" fn scatter_ring_batch_write_blocks(
 /// @param ranges Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_read_ranges(
     batch: Option<&scatter_ring_batch>,
@@ -420,7 +420,7 @@ pub extern "C" fn scatter_ring_batch_read_ranges(
 /// @param ranges Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_write_ranges(
     batch: Option<&scatter_ring_batch>,
@@ -435,7 +435,7 @@ pub extern "C" fn scatter_ring_batch_write_ranges(
 /// @param tile Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_read_tile(
     batch: Option<&scatter_ring_batch>,
@@ -450,7 +450,7 @@ pub extern "C" fn scatter_ring_batch_read_tile(
 /// @param tile Only read during the call.
 /// @return As scatter_ring_batch_read_rows().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_write_tile(
     batch: Option<&scatter_ring_batch>,
@@ -468,7 +468,7 @@ pub extern "C" fn scatter_ring_batch_write_tile(
 /// @return 0; SCATTER_RING_STATUS_UNKNOWN_REGION for a handle that none of the regions has,
 /// SCATTER_RING_STATUS_INVALID_FLAGS for LAST or EXTENDED.
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_push(
     batch: Option<&scatter_ring_batch>,
@@ -499,7 +499,7 @@ pub extern "C" fn scatter_ring_batch_push(
 /// @param regions As of scatter_ring_batch_push().
 /// @return As scatter_ring_batch_push().
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_push_extended(
     batch: Option<&scatter_ring_batch>,
@@ -532,7 +532,7 @@ pub extern "C" fn scatter_ring_batch_push_extended(
 /// @param payload_offset, payload_bytes Where it is; at most 4096 bytes.
 /// @return As scatter_ring_batch_read(); SCATTER_RING_STATUS_BAD_SEQUENCE if there is one already.
 ///
-/// Threads, regions: as scatter_ring_batch_read().
+/// Threads, fork, regions: as scatter_ring_batch_read().
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_batch_notify(
     batch: Option<&scatter_ring_batch>,

@@ -321,7 +321,7 @@ pub extern "C" fn scatter_ring_adopted_release(adopted: Option<Box<scatter_ring_
 ///
 /// @return 0, or SCATTER_RING_STATUS_NO_MEMORY if the kernel refuses.
 ///
-/// Threads: any.
+/// Threads: any. Fork: a child inherits it.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_guard_process(error: Option<&mut MaybeUninit<scatter_ring_error>>) -> i32 {
     run(error, || take_sigbus().map(|()| 0))

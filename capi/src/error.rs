@@ -129,15 +129,15 @@ impl Display for Failure {
             Failure::Misuse(_, text) => f.write_str(text),
             Failure::Batch(error) => error.fmt(f),
             Failure::Client(ClientError::PrivateMemory) => f.write_str(
-                "this memory is private to the process, or its file cannot be found: lend it (scatter_ring_owner_lend), \
-                 or take memory from scatter_ring_region_allocate",
+                "this memory is private to the process, or its file cannot be found: lend it \
+                 (scatter_ring_owner_lend), or take memory from scatter_ring_region_allocate",
             ),
             Failure::Client(ClientError::NotificationsFull) => f.write_str(
                 "notifications that nobody takes are in the way: take them (scatter_ring_client_next_notification)",
             ),
-            Failure::Client(ClientError::NotificationsOff) => f.write_str(
-                "notifications are off: set scatter_ring_client_setup.notifications when you attach",
-            ),
+            Failure::Client(ClientError::NotificationsOff) => {
+                f.write_str("notifications are off: set scatter_ring_client_setup.notifications when you attach")
+            }
             Failure::Client(error) => error.fmt(f),
             Failure::Engine(error) => error.fmt(f),
             Failure::Owner(error) => error.fmt(f),

@@ -279,25 +279,26 @@ pub extern "C" fn scatter_ring_region_data(region: Option<&scatter_ring_region>)
     region.and_then(|region| region.0.region.as_ptr()).map_or(std::ptr::null_mut(), |data| data.cast())
 }
 
-/// Bytes of a region. NULL: 0. Threads: any.
+/// Bytes of a region. NULL: 0. Threads: any, also in a forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_region_bytes(region: Option<&scatter_ring_region>) -> u64 {
     region.map_or(0, |region| region.0.region.bytes())
 }
 
-/// What descriptors may do with a region: SCATTER_RING_RIGHTS_... bits. NULL: 0. Threads: any.
+/// What descriptors may do with a region: SCATTER_RING_RIGHTS_... bits. NULL: 0. Threads: any, also in a forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_region_rights(region: Option<&scatter_ring_region>) -> u64 {
     region.map_or(0, |region| region.0.region.rights().bits())
 }
 
-/// The number by which descriptors name a region, never 0. NULL: 0. Threads: any.
+/// The number by which descriptors name a region, never 0. NULL: 0. Threads: any, also in a forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_region_handle(region: Option<&scatter_ring_region>) -> u32 {
     region.map_or(0, |region| region.0.region.handle().0)
 }
 
-/// True while a batch that is under way uses a region. (Raw descriptors are not counted.) NULL: false. Threads: any.
+/// True while a batch that is under way uses a region. (Raw descriptors are not counted.) NULL: false. Threads: any,
+/// also in a forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_region_is_busy(region: Option<&scatter_ring_region>) -> bool {
     region.is_some_and(|region| region.0.region.is_busy())

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// As long as it lives, threads that this one starts, and those that they start, block all signals but those that a fault
-/// brings to the thread that has made it.
+/// As long as it lives, threads that this one starts, and those that they start, block all signals but those that a
+/// fault brings to the thread that has made it.
 pub struct Blocked {
     before: libc::sigset_t,
 }

@@ -144,7 +144,8 @@ pub extern "C" fn scatter_ring_client_cancel(
     })
 }
 
-/// Ring position of a batch's first descriptor, as in scatter_ring_span.first. NULL: 0. Threads: any.
+/// Ring position of a batch's first descriptor, as in scatter_ring_span.first. NULL: 0. Threads: any, also in a
+/// forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn scatter_ring_ticket_position(ticket: Option<&scatter_ring_ticket>) -> u64 {
     ticket.map_or(0, |ticket| ticket.0.position())

@@ -9,7 +9,7 @@ use support::{compiler, has, root, succeeded};
 /// What `examples/c/embed.c` ends with.
 const SAID: &str = "2 rows, 528 bytes, verified\n";
 
-/// The directory where cargo has built for this test, so that CMake does not build everything anew; and the same profile.
+/// Where cargo has built for this test, so that CMake does not build everything anew; and the same profile.
 fn as_built() -> Vec<String> {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().and_then(Path::parent).unwrap();

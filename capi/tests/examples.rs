@@ -1,4 +1,4 @@
-//! The examples in C do what they say: three of them with an engine in another process, and one with an engine of its own.
+//! The examples in C do what they say: three with an engine in another process, and one with an engine of its own.
 
 mod support;
 

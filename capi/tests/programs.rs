@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use support::{Link, compiled, root, succeeded};
 
-const PROGRAMS: &[&str] = &["embed", "shapes", "events", "misuse", "peers"];
+const PROGRAMS: &[&str] = &["embed", "memory", "shapes", "events", "misuse", "peers"];
 
 fn source(name: &str) -> PathBuf {
     root().join("capi/tests/c").join(name)

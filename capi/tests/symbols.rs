@@ -61,6 +61,7 @@ fn every_function_says_who_may_call_it_and_what_comes_back() {
         }
         seen += 1;
         assert!(comment.contains("hread"), "{line}: nothing about threads");
+        assert!(comment.to_lowercase().contains("fork"), "{line}: nothing about a forked child");
         if line.starts_with("int") {
             assert!(comment.contains("@return"), "{line}: nothing about what is returned");
         }
