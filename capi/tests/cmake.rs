@@ -2,6 +2,7 @@
 
 mod support;
 
+use rust::engine::{Config, Engine};
 use std::path::Path;
 use std::process::Command;
 use support::{compiler, has, root, succeeded};
@@ -33,13 +34,19 @@ fn built(source: &Path, build: &Path, more: &[String]) {
 
 /// Builds the program of somebody else, and runs all of it.
 fn consumed(build: &Path, how: String) {
-    let embed = format!("-DEMBED={}", root().join("examples/c/embed.c").display());
-    built(&root().join("capi/tests/consumer"), build, &[embed, how]);
+    let example = |variable: &str, path: &str| format!("-D{variable}={}", root().join("examples").join(path).display());
+    let sources = [example("EMBED", "c/embed.c"), example("PRODUCER", "cpp/read_rows.cpp"), how];
+    built(&root().join("capi/tests/consumer"), build, &sources);
     for program in ["shared", "archive"] {
         let said = succeeded(&mut Command::new(build.join(program)));
         assert!(said.ends_with(SAID), "{program}: {said}");
     }
-    assert!(succeeded(&mut Command::new(build.join("producer"))).starts_with("ABI "));
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("engine/socket");
+    let engine = Engine::new(&Config::default()).unwrap().start().unwrap();
+    engine.listen(&socket).unwrap();
+    let said = succeeded(Command::new(build.join("producer")).arg(&socket));
+    assert_eq!(said, "4 rows, 1056 bytes, verified\n");
 }
 
 #[test]
@@ -52,7 +59,7 @@ fn an_installed_library_is_found_by_cmake_and_by_pkg_config() {
     let to = format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display());
     built(&root().join("capi"), &build, &[to, "-DCMAKE_INSTALL_LIBDIR=lib".into()]);
     succeeded(&mut cmake(&["--install", build.to_str().unwrap()]));
-    for header in ["scatter_ring.h", "scatter_ring_abi.h"] {
+    for header in ["scatter_ring.h", "scatter_ring_abi.h", "scatter_ring.hpp"] {
         assert!(prefix.join("include").join(header).exists(), "{header} is not installed");
     }
     consumed(&place.path().join("consumer"), format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));

@@ -46,7 +46,7 @@ fn a_client_makes_no_system_call_while_the_engine_is_awake() {
 }
 
 #[test]
-fn the_header_is_one_of_cpp_too() {
+fn an_engine_of_the_library_serves_the_header_only_producer_in_the_same_program() {
     let place = tempfile::tempdir().unwrap();
     for standard in ["c++17", "c++20"] {
         let Some(program) = compiled(&source("header.cpp"), standard, Link::Shared, &[], place.path()) else { return };

@@ -1,5 +1,7 @@
 /* An engine in this process, which serves malloc'ed memory to a client of the same process: no daemon is needed. Given
-   a path for a socket as its argument, it serves clients of other processes too. */
+   a path for a socket as its argument, it serves clients of other processes too.
+
+       cc embed.c $(pkg-config --cflags --libs scatter_ring) -o embed */
 #include <scatter_ring.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* Awaits batches in an event loop that has something else to do. Argument: the socket of `scatter-ring serve`. */
+/* Awaits batches in an event loop that has something else to do. Argument: the socket of `scatter-ring serve`.
+
+       cc event_loop.c $(pkg-config --cflags --libs scatter_ring) -o event_loop */
 #include <poll.h>
 #include <scatter_ring.h>
 #include <stdio.h>
@@ -47,10 +49,8 @@ static void submit(scatter_ring_client *client, scatter_ring_ticket **tickets) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
-        fprintf(stderr, "usage: event_loop SOCKET\n");
-        return 2;
-    }
+    if (argc != 2)
+        return fprintf(stderr, "usage: event_loop SOCKET\n"), 2;
     scatter_ring_client *client;
     scatter_ring_ticket *tickets[BATCHES];
     need(scatter_ring_client_attach(argv[1], NULL, &client, &error));

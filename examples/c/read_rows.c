@@ -1,4 +1,6 @@
-/* Reads scattered rows of a table that this program exports itself. Argument: the socket of `scatter-ring serve`. */
+/* Reads scattered rows of a table that this program exports itself. Argument: the socket of `scatter-ring serve`.
+
+       cc read_rows.c $(pkg-config --cflags --libs scatter_ring) -o read_rows */
 #include <scatter_ring.h>
 #include <stdio.h>
 #include <unistd.h>

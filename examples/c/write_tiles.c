@@ -1,4 +1,6 @@
-/* Writes a tile of a matrix into the middle of another one. Argument: the socket of `scatter-ring serve`. */
+/* Writes a tile of a matrix into the middle of another one. Argument: the socket of `scatter-ring serve`.
+
+       cc write_tiles.c $(pkg-config --cflags --libs scatter_ring) -o write_tiles */
 #include <scatter_ring.h>
 #include <stdio.h>
 #include <stdlib.h>
