@@ -68,6 +68,15 @@
 /** A row number of all ones leaves its row's place in the destination as it is. */
 #define SCATTER_RING_MISSING_SKIP 2
 
+/** Something is lost: a thread has died. */
+#define SCATTER_RING_LOG_ERROR 1
+
+/** Something is not as it was asked for, and goes on in another way. */
+#define SCATTER_RING_LOG_WARN 2
+
+/** Who came and went, and which way was taken. */
+#define SCATTER_RING_LOG_INFO 3
+
 /**
  * Memory of this process that clients of an engine in this process can open by its name. Any thread may use it, one
  * at a time.
@@ -427,6 +436,12 @@ typedef struct scatter_ring_notification {
     /** Bytes of it, at most 4096. */
     size_t payload_bytes;
 } scatter_ring_notification;
+
+/**
+ * Gets one line of the log: what has happened, and its values as name=value. The message is UTF-8 and is the
+ * library's: valid during the call.
+ */
+typedef void (*scatter_ring_log_callback)(void *context, int32_t level, const char *message);
 
 #ifdef __cplusplus
 extern "C" {
@@ -1519,6 +1534,23 @@ int32_t scatter_ring_client_wait_notification(scatter_ring_client *client,
                                               int64_t timeout_ns,
                                               scatter_ring_notification *notification,
                                               scatter_ring_error *error);
+
+/**
+ * Has the library's log written by a function of the program, until the process ends. Without it nothing is written.
+ *
+ * @param callback Called by any thread of the library, by several at a time. It must return soon, and must not call
+ * functions of this library.
+ * @param context Handed to the callback as it is; stays the caller's.
+ * @param level What is written: SCATTER_RING_LOG_ERROR, or up to SCATTER_RING_LOG_WARN or SCATTER_RING_LOG_INFO.
+ * @return 0; SCATTER_RING_STATUS_NOT_ALLOWED if there is one already, SCATTER_RING_STATUS_INVALID_SETTING for NULL or
+ * another level.
+ *
+ * Threads: any. Fork: a child inherits it.
+ */
+int32_t scatter_ring_set_log(scatter_ring_log_callback callback,
+                             void *context,
+                             int32_t level,
+                             scatter_ring_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

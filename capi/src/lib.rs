@@ -40,6 +40,8 @@ mod raw;
 
 mod notify;
 
+mod log;
+
 use std::ffi::{CStr, c_char};
 
 /// The version of this library, for example "0.1.0". Never NULL, never freed. Any thread, also in a forked child.

@@ -1,10 +1,30 @@
 /* An engine in this process, malloc'ed memory that it adopts, and clients that read and write rows of it. */
 #include "check.h"
 
+#include <stdatomic.h>
+
 static scatter_ring_engine *engine;
 static unsigned char *table;
 /* For a socket. */
 static const char *directory;
+
+static atomic_int sessions_begun;
+
+/* Called by a thread of the engine. */
+static void write_log(void *context, int32_t level, const char *message) {
+    CHECK(context == &sessions_begun && level >= SCATTER_RING_LOG_ERROR && level <= SCATTER_RING_LOG_INFO);
+    if (strncmp(message, "session begun session=", 22) == 0)
+        sessions_begun++;
+}
+
+static void the_log_is_written_once(void) {
+    REFUSED(scatter_ring_set_log(NULL, NULL, SCATTER_RING_LOG_INFO, &error), SCATTER_RING_STATUS_INVALID_SETTING,
+            "callback is NULL");
+    REFUSED(scatter_ring_set_log(write_log, NULL, 4, &error), SCATTER_RING_STATUS_INVALID_SETTING, "level 4");
+    DO(scatter_ring_set_log(write_log, &sessions_begun, SCATTER_RING_LOG_INFO, &error));
+    REFUSED(scatter_ring_set_log(write_log, NULL, SCATTER_RING_LOG_INFO, &error), SCATTER_RING_STATUS_NOT_ALLOWED,
+            "already");
+}
 
 static void rows_of_adopted_memory_arrive(void) {
     scatter_ring_client *client;
@@ -122,7 +142,7 @@ static void the_counters_know_it_and_a_stopped_engine_says_so(void) {
     scatter_ring_client *client;
     DO(scatter_ring_client_attach_engine(engine, NULL, &client, &error));
     DO(scatter_ring_engine_stop(engine, UINT64_C(1000000000), &counters, &error));
-    CHECK(counters.batches_cut == 0);
+    CHECK(counters.batches_cut == 0 && sessions_begun > 0);
     REFUSED(scatter_ring_engine_stop(engine, 0, NULL, &error), SCATTER_RING_STATUS_STOPPING, "stopped before");
     REFUSED(scatter_ring_engine_counters(engine, &counters, &error), SCATTER_RING_STATUS_STOPPING, "was stopped");
     CHECK(scatter_ring_client_submit(client, &error) <= 0);
@@ -135,6 +155,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     directory = argv[1];
     CHECK(strcmp(scatter_ring_version(), VERSION) == 0);
+    the_log_is_written_once();
     table = malloc(ROWS * ROW_BYTES);
     fill_rows(table, ROWS);
     scatter_ring_engine_config config = {.size = sizeof config, .workers = 1};
