@@ -1,6 +1,6 @@
 //! Getting out of the way of a client that shares the poller's core.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
 
 /// Notices that somebody else wants the poller's core, and moves the poller to the next one.
@@ -81,7 +81,9 @@ impl Crowd {
 fn move_to_next_core() {
     // Where the kernel does not tell or does not let us, the poller stays where it is.
     let Ok(allowed) = sched_getaffinity(None) else { return };
-    let here = sched_getcpu();
+    // Not rustix's, which reads the vDSO by itself and ends a process that runs under valgrind, where there is none.
+    // SAFETY: the call has no arguments and no effect.
+    let Ok(here) = usize::try_from(unsafe { libc::sched_getcpu() }) else { return };
     let next = (1..CpuSet::MAX_CPU).map(|i| (here + i) % CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
     let Some(next) = next.filter(|next| *next != here) else { return };
     let mut only = CpuSet::new();
