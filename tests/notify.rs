@@ -610,6 +610,40 @@ fn notifications_that_come_while_a_batch_is_awaited_are_kept() {
 }
 
 #[test]
+fn one_that_comes_between_two_looks_at_a_full_client_stays_in_the_ring() {
+    const COUNT: u64 = 500;
+    let engine = engine();
+    let mut told = receiver(&engine, 4);
+    let inbox = told.allocate(64).unwrap();
+    told.export(&inbox, "inbox", Rights::READ).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = client(&engine);
+            let inbox = client.open("inbox", Rights::READ).unwrap();
+            for number in 0..COUNT {
+                let ticket = client.batch().notify(&inbox, number, None).unwrap();
+                client.wait(&ticket).unwrap();
+            }
+        });
+        let mut next = 0;
+        while next < COUNT {
+            let full = match told.reap() {
+                Ok(None) => false,
+                Err(ClientError::NotificationsFull) => true,
+                other => panic!("{other:?} after {next}"),
+            };
+            // The last ones do not fill it any more.
+            if full || next + 8 >= COUNT {
+                if let Some(notification) = told.next_notification().unwrap() {
+                    assert_eq!(notification.offset, next);
+                    next += 1;
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn an_engine_that_sleeps_finds_out_when_there_is_room() {
     let engine = engine();
     let mut told = receiver(&engine, 4);

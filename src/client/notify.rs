@@ -205,6 +205,16 @@ impl Client {
         self.notifications.as_ref().is_some_and(Notifications::is_full) && self.event_is_next()
     }
 
+    /// True if nothing may be taken from the ring: there is no room for a notification, and no span is next. (A ring that is
+    /// empty now may have a notification when it is popped.)
+    pub(super) fn is_shut(&mut self) -> bool {
+        self.notifications.as_ref().is_some_and(Notifications::is_full) && {
+            let entry = self.areas.cq.peek();
+            // An impossible position is for the pop to find.
+            entry.is_ok_and(|entry| entry.is_none_or(|entry| Span::from_entry(&entry).flags & SpanFlags::EVENT != 0))
+        }
+    }
+
     /// True if the next span in the ring is an event.
     fn event_is_next(&mut self) -> bool {
         let entry = self.areas.cq.peek();

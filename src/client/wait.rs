@@ -257,7 +257,7 @@ impl Client {
             return Err(ended.into());
         }
         let span = loop {
-            if self.is_stuck() {
+            if self.is_shut() {
                 return Ok(None);
             }
             let position = self.areas.cq.position();
