@@ -1,4 +1,5 @@
-//! `Client`: memory, operations, notifications.
+//! `Client`: memory, operations, notifications. Long, because all methods of a Python class stand in one block, and each says
+//! what its arguments are.
 
 use crate::array::{Array, Layout};
 use crate::batch::Batch;
@@ -8,7 +9,8 @@ use crate::dtype::{DType, UINT8};
 use crate::engine::{Running, adopted_name};
 use crate::errors::Failure;
 use crate::memory::{Memory, Origin};
-use crate::session::{Notice, Session};
+use crate::session::Session;
+use crate::state::Notice;
 use crate::submit::Plan;
 use crate::transfer::{Transfer, deadline, seconds};
 use crate::wakeup::PyWakeup;

@@ -19,6 +19,7 @@ mod memory;
 mod numbers;
 mod session;
 mod side;
+mod state;
 mod submit;
 mod transfer;
 mod wakeup;

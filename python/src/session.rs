@@ -13,12 +13,12 @@
 use crate::engine::Running;
 use crate::errors::Failure;
 use crate::memory::Memories;
+use crate::state::State;
 use crate::wakeup::Wakeup;
 use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use scatter_ring::client::{BatchError, Client, ClientError, Outcome, Setup, Ticket};
+use scatter_ring::client::{Client, ClientError, Setup};
 use scatter_ring::region::ForkGuard;
-use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,35 +44,6 @@ pub struct Session {
     pub engine: Option<Arc<Running>>,
 }
 
-pub struct State {
-    /// `None`: closed.
-    client: Option<Client>,
-    /// A thread sleeps at the client's descriptor.
-    sleeps: bool,
-    /// Event loops that sleep.
-    wakeups: Vec<Arc<Wakeup>>,
-    /// `None`: not asked for.
-    notices: Option<Notices>,
-    /// Grows whenever something was taken out of the ring.
-    taken: u64,
-    /// The last look said that the session has ended, or that notifications are in the way.
-    failed: bool,
-}
-
-/// Notifications that were taken out of the client, so that they are not in the way of its sleep.
-struct Notices {
-    kept: VecDeque<Notice>,
-    kept_max: usize,
-}
-
-/// What another client has sent.
-#[derive(Debug)]
-pub struct Notice {
-    pub user_data: u64,
-    pub offset: u64,
-    pub payload: Vec<u8>,
-}
-
 /// The lock. Giving it back keeps the promise to those who sleep.
 pub struct Locked<'s> {
     /// `None` only while it is dropped.
@@ -95,20 +66,11 @@ const PAUSES: u32 = 64;
 impl Session {
     pub fn new(client: Client, setup: &Setup, engine: Option<Arc<Running>>) -> Result<Arc<Session>, Failure> {
         let system = |operation| move |source| Failure::Attach(ClientError::System { operation, source });
-        let notices =
-            setup.notifications.then(|| Notices { kept: VecDeque::new(), kept_max: client.cq_capacity() as usize });
         Ok(Arc::new(Session {
             fork: ForkGuard::new().map_err(system("fork guard"))?,
             wake: client.as_fd().try_clone_to_owned().map_err(system("dup"))?,
             bell: bell().map_err(system("eventfd"))?,
-            state: Mutex::new(State {
-                client: Some(client),
-                sleeps: false,
-                wakeups: Vec::new(),
-                notices,
-                taken: 0,
-                failed: false,
-            }),
+            state: Mutex::new(State::new(client, setup)),
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             changed: Condvar::new(),
             spin: setup.spin,
@@ -134,7 +96,7 @@ impl Session {
     }
 
     fn locked<'s>(&'s self, state: MutexGuard<'s, State>) -> Result<Locked<'s>, Failure> {
-        if state.client.is_none() {
+        if state.is_closed() {
             return Err(Failure::Closed("the client"));
         }
         Ok(Locked { state: Some(state), session: self })
@@ -171,10 +133,18 @@ impl Session {
             return;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = state.client.take();
+        let client = state.close();
         state.nudge(self);
         drop(state);
         drop(client);
+    }
+
+    /// Wakes the threads that wait. `sleeps`: one of them does so at the client's descriptor.
+    pub fn wake_threads(&self, sleeps: bool) {
+        self.changed.notify_all();
+        if sleeps {
+            ring(&self.bell);
+        }
     }
 
     /// Waits, without the GIL, until there is something: `None` after `timeout`. Signals are handled meanwhile.
@@ -272,90 +242,6 @@ pub fn silence(bell: &OwnedFd) {
     let _ = rustix::io::read(bell, &mut [0; 8]);
 }
 
-impl State {
-    pub fn client(&mut self) -> Result<&mut Client, Failure> {
-        self.client.as_mut().ok_or(Failure::Closed("the client"))
-    }
-
-    /// What became of a batch, as far as spans were taken.
-    pub fn outcome(&self, ticket: &Ticket) -> Option<Result<Outcome, BatchError>> {
-        self.client.as_ref()?.outcome(ticket)
-    }
-
-    pub fn notifications_on(&self) -> bool {
-        self.notices.is_some()
-    }
-
-    pub fn notice(&mut self) -> Option<Notice> {
-        self.notices.as_mut()?.kept.pop_front()
-    }
-
-    /// True if waiting for this batch is over: its outcome is known, or none will come.
-    pub fn is_settled(&self, ticket: &Ticket) -> bool {
-        self.failed || self.outcome(ticket).is_some()
-    }
-
-    /// True if waiting for a notification is over.
-    pub fn has_notice(&self) -> bool {
-        self.failed || self.notices.as_ref().is_none_or(|notices| !notices.kept.is_empty())
-    }
-
-    pub fn taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// True if something was taken that somebody may wait for.
-    fn take(&mut self) -> Result<bool, ClientError> {
-        let took = self.take_all();
-        self.failed = took.is_err();
-        self.taken += u64::from(!matches!(took, Ok(false)));
-        took
-    }
-
-    fn take_all(&mut self) -> Result<bool, ClientError> {
-        let Some(client) = &mut self.client else { return Ok(false) };
-        let mut took = false;
-        if let Some(notices) = &mut self.notices {
-            // It takes spans too, and does not say so.
-            took = true;
-            while notices.kept.len() < notices.kept_max {
-                let Ok(Some(told)) = client.next_notification() else { break };
-                let (user_data, offset, payload) = (told.user_data, told.offset, told.payload.to_vec());
-                notices.kept.push_back(Notice { user_data, offset, payload });
-            }
-        }
-        while client.reap()?.is_some() {
-            took = true;
-        }
-        Ok(took)
-    }
-
-    fn somebody_sleeps(&self) -> bool {
-        self.sleeps || !self.wakeups.is_empty()
-    }
-
-    /// Wakes all who sleep.
-    fn nudge(&mut self, session: &Session) {
-        session.changed.notify_all();
-        if self.sleeps {
-            ring(&session.bell);
-        }
-        self.wakeups.drain(..).for_each(|wakeup| wakeup.nudge());
-    }
-
-    /// Announces the sleep of those who sleep anew, or wakes them.
-    fn settle(&mut self, session: &Session) {
-        if !self.somebody_sleeps() {
-            return;
-        }
-        let announced = self.client.as_mut().is_some_and(Client::arm);
-        if !announced {
-            let _ = self.take();
-            self.nudge(session);
-        }
-    }
-}
-
 impl<'s> Locked<'s> {
     /// Takes what there is in the ring, also for others. An error: the session has ended, and this was the last of it.
     pub fn take_spans(&mut self) -> Result<(), Failure> {
@@ -377,7 +263,7 @@ impl<'s> Locked<'s> {
         let finished = session.poll(if announced { time } else { time.min(BLIND) });
         let mut state = session.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.sleeps = false;
-        if let Some(client) = &mut state.client {
+        if let Ok(client) = state.client() {
             client.disarm();
         }
         // The wake-ups that were taken may have been meant for others.
