@@ -1,8 +1,8 @@
 //! The native module of the Python package `scatter_ring`: the Rust client and engine, and nothing of their own.
 //!
-//! From Python's arguments to the ring: [`array`] says where an object's memory is, [`side`] which bytes of which region an
-//! argument means, [`numbers`] what becomes of row numbers and ranges, [`describe`] makes descriptors of it and finds
-//! whatever is wrong, [`submit`] puts a batch into the ring. [`session`] is how threads and event loops share a client.
+//! From Python's arguments to the ring: `array` says where an object's memory is, `side` which bytes of which region an
+//! argument means, `numbers` what becomes of row numbers and ranges, `describe` makes descriptors of it and finds
+//! whatever is wrong, `submit` puts a batch into the ring. `session` is how threads and event loops share a client.
 //!
 //! What is Python's own (the exceptions, asyncio) is written in Python, beside this.
 

@@ -34,6 +34,9 @@ pub struct Pieces {
 
 impl Side {
     pub fn new(session: &Arc<Session>, object: &Bound<'_, PyAny>, what: &'static str, writes: bool) -> PyResult<Side> {
+        if session.is_child() {
+            return Err(Failure::Forked.into());
+        }
         if let Ok(buffer) = object.cast::<Buffer>() {
             let buffer = buffer.get();
             buffer.memory.check(session, what, writes)?;
