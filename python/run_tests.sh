@@ -12,7 +12,7 @@ if [ -z "${SCATTER_RING_BIN:-}" ]; then
     cargo build --locked
     SCATTER_RING_BIN=$target/debug/scatter-ring
 fi
-export SCATTER_RING_BIN
+export SCATTER_RING_BIN PYTHONDONTWRITEBYTECODE=1
 
 "${PYTHON:-python3}" -m venv "$target/python-venv"
 venv=$target/python-venv/bin
@@ -26,4 +26,6 @@ cd "$target/python-venv"
 "$venv/python" -m mypy --config-file "$sources/python/pyproject.toml" -p scatter_ring
 "$venv/python" -m mypy --config-file "$sources/python/pyproject.toml" "$sources"/examples/python/*.py \
     "$sources"/benches/producers/*.py
+MYPYPATH=$sources/python/tests "$venv/python" -m mypy --config-file "$sources/python/pyproject.toml" \
+    "$sources"/python/tests/*.py
 "$venv/python" -m mypy.stubtest scatter_ring --allowlist "$sources/python/tests/stubtest_allowlist.txt"

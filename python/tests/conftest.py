@@ -41,10 +41,11 @@ class Daemon:
         self.socket = Path(directory) / "socket"
         self.process = subprocess.Popen(
             [str(command), "serve", "--socket", str(self.socket)],
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        within(10, self.socket.exists)
+        # What it says once it listens.
+        assert self.process.stdout is not None and b"serving at" in self.process.stdout.readline()
 
     def fds(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -63,6 +64,8 @@ class Daemon:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> None:

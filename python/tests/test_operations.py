@@ -156,6 +156,17 @@ def test_ranges_of_any_lengths_go_where_they_are_said_or_one_behind_the_other(cl
     assert np.array_equal(apart.numpy().reshape(2500, 200)[:, :100], np.stack([from_src[o : o + 100] for o in offsets]))
 
 
+def test_a_million_ranges_are_one_call(client: sr.Client) -> None:
+    count = 1_000_000
+    src = client.allocate(count, np.uint64)
+    src.numpy()[:] = np.arange(count)
+    dst = client.allocate(count, np.uint64)
+    order = np.random.default_rng(7).permutation(count)
+    transfer = client.read_ranges(src, order * 8, dst, None, 8, wait=False)
+    assert transfer.wait().bytes == 8 * count
+    assert np.array_equal(dst.numpy(), order)
+
+
 def test_tiles_are_parts_of_matrices(client: sr.Client) -> None:
     mine, expected_mine = filled(client, (64, 512), 1)
     other, expected = filled(client, (64, 512), 2)
