@@ -29,13 +29,13 @@ fn every_header_compiles_alone_in_each_standard_with_every_warning_an_error() {
     assert!(headers.len() > 8, "{headers:?}");
     for compiler in compilers() {
         for header in &headers {
-            // Both in one program: nothing is defined twice, nor left for the other one.
+            // With the whole behind it: nothing is defined twice, nor left for the other one.
             let program = format!("#include {header:?}\n#include \"scatter_ring.hpp\"\nint main() {{}}\n");
             let place = private_directory();
             let source = place.path().join("alone.cpp");
             std::fs::write(&source, program).unwrap();
             let variants: &[&[&str]] = match header.ends_with("scatter_ring.hpp") {
-                true => &[&["-std=c++17"], &["-std=c++20"], &["-std=c++17", "-fno-exceptions"]],
+                true => &[&["-std=c++17"], &["-std=c++20"], &["-std=c++17", "-fno-exceptions", "-fno-rtti"]],
                 false => &[&["-std=c++17"]],
             };
             for flags in variants {
@@ -46,13 +46,29 @@ fn every_header_compiles_alone_in_each_standard_with_every_warning_an_error() {
 }
 
 #[test]
+fn two_parts_of_a_program_may_both_include_it() {
+    for compiler in compilers() {
+        let place = private_directory();
+        let include = "#include \"scatter_ring.hpp\"\nscatter_ring::Region allocate(scatter_ring::Client &client)";
+        let tries =
+            "scatter_ring::Client none; try { allocate(none); } catch (const scatter_ring::Exception &) { return 0; }";
+        let (main, other) = (place.path().join("main.cpp"), place.path().join("other.cpp"));
+        std::fs::write(&main, format!("{include};\nint main() {{ {tries} return 1; }}\n")).unwrap();
+        std::fs::write(&other, format!("{include} {{ return client.allocate(1); }}\n")).unwrap();
+        let program = place.path().join("program");
+        compile(&compiler, &main, &program, &["-std=c++17", other.to_str().unwrap()]);
+        assert!(run(&mut Command::new(program)).status.success());
+    }
+}
+
+#[test]
 fn every_operation_moves_what_a_naive_loop_moves_and_every_misuse_says_what_it_is() {
     for compiler in compilers() {
         let place = private_directory();
         let (_engine, socket) = serve(place.path(), &[]);
         for flags in [["-std=c++17", "-O2"], ["-std=c++20", "-O0"]] {
             let program = test_program(&compiler, place.path(), "functional", &flags);
-            claims_hold(Command::new(program).arg(&socket), 18);
+            claims_hold(Command::new(program).arg(&socket), 19);
         }
         let program = test_program(&compiler, place.path(), "no_exceptions", &["-std=c++17", "-O2", "-fno-exceptions"]);
         claims_hold(Command::new(program).arg(&socket), 1);
@@ -65,7 +81,7 @@ fn the_sanitizers_find_nothing_while_every_operation_is_carried_out() {
     let place = private_directory();
     let (_engine, socket) = serve(place.path(), &[]);
     let program = test_program(&compiler, place.path(), "functional", &[&["-std=c++17"], SANITIZED].concat());
-    claims_hold(Command::new(program).arg(&socket), 18);
+    claims_hold(Command::new(program).arg(&socket), 19);
 }
 
 #[test]
@@ -138,6 +154,28 @@ fn a_producer_whose_engine_is_killed_is_told_by_every_call() {
         std::thread::sleep(Duration::from_millis(20));
         engine.signal(Signal::KILL);
         producer.line("engine lost (ENGINE_LOST)");
+        producer.ended_well();
+    }
+}
+
+#[test]
+fn a_table_of_another_engine_is_read_until_that_one_is_killed_and_the_error_names_it() {
+    for compiler in compilers().into_iter().take(1) {
+        let place = private_directory();
+        let program = test_program(&compiler, place.path(), "peers", &["-std=c++17", "-O1"]);
+        let (table, config) = (place.path().join("rows.bin"), place.path().join("config.toml"));
+        let bytes: Vec<u8> = (0..64 << 10).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&table, bytes).unwrap();
+        std::fs::write(&config, "[peers]\n").unwrap();
+        let (_engine, socket) = serve(place.path(), &["--config", config.to_str().unwrap()]);
+        let elsewhere = private_directory();
+        let table = format!("rows={}", table.display());
+        let (mut owner, _) = serve(elsewhere.path(), &["--table", &table, "--peer-listen", "127.0.0.1:0"]);
+        let endpoint = owner.line("peers connect to ");
+        let mut producer = Running::start(Command::new(&program).arg(&socket).arg(endpoint));
+        producer.line("reading");
+        owner.kill();
+        producer.line("the region is gone");
         producer.ended_well();
     }
 }
