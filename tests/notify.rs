@@ -633,11 +633,11 @@ fn one_that_comes_between_two_looks_at_a_full_client_stays_in_the_ring() {
                 other => panic!("{other:?} after {next}"),
             };
             // The last ones do not fill it any more.
-            if full || next + 8 >= COUNT {
-                if let Some(notification) = told.next_notification().unwrap() {
-                    assert_eq!(notification.offset, next);
-                    next += 1;
-                }
+            if (full || next + 8 >= COUNT)
+                && let Some(notification) = told.next_notification().unwrap()
+            {
+                assert_eq!(notification.offset, next);
+                next += 1;
             }
         }
     });
