@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
-use support::{Link, compiled, root, succeeded};
+use support::{Link, compiled, has, root, succeeded};
 
 const PROGRAMS: &[&str] = &["embed", "memory", "shapes", "events", "misuse", "peers"];
 
@@ -37,6 +37,19 @@ fn programs_that_are_linked_with_the_archive_do_what_they_say() {
 #[test]
 fn no_program_leaks_or_touches_memory_that_is_not_its_own() {
     run_all(PROGRAMS, Link::Shared, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+}
+
+#[test]
+fn a_program_that_embeds_the_engine_runs_under_valgrind() {
+    if !has("valgrind") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let Some(program) = compiled(&source("embed.c"), "c11", Link::Shared, &[], place.path()) else { return };
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--error-exitcode=9"]).arg(program).arg(place.path());
+    let said = succeeded(&mut valgrind);
+    assert!(said.ends_with("ok\n"), "{said}");
 }
 
 /// Not with sanitizers, which make calls of their own.
