@@ -4,7 +4,9 @@ use crate::args::{alone, array, given, hand_over, place};
 use crate::client::scatter_ring_client;
 use crate::error::{Failure, run, scatter_ring_error};
 use crate::region::{Named, scatter_ring_region};
-use crate::shapes::{Shape, range, scatter_ring_blocks, scatter_ring_ranges, scatter_ring_rows, scatter_ring_tile};
+use crate::shapes::{
+    PIECE_BYTES, Shape, pieces, range, scatter_ring_blocks, scatter_ring_ranges, scatter_ring_rows, scatter_ring_tile,
+};
 use crate::wait::scatter_ring_ticket;
 use ring_abi::{Descriptor, Extension, Flags, Opcode, Status};
 use rust::client::{BatchError, Client, Region, Ticket};
@@ -598,10 +600,19 @@ fn add_range(
     len: u64,
 ) -> Result<i32, Failure> {
     let batch = given(batch, "batch")?;
+    let (src, dst) = (given(src, "src")?, given(dst, "dst")?);
     let mut recorded = batch.enter()?;
-    let (row, rest) = range(opcode, (given(src, "src")?, src_offset), (given(dst, "dst")?, dst_offset), len)?;
-    for shape in row.iter().chain(&rest) {
-        recorded.add(shape, batch.client)?;
+    if len <= u64::from(PIECE_BYTES) {
+        recorded.add(&range(opcode, (src, src_offset), (dst, dst_offset), len as u32), batch.client)?;
+        return Ok(0);
+    }
+    let (row, moved) = pieces(opcode, (src, src_offset), (dst, dst_offset), len)?;
+    recorded.add(&row, batch.client)?;
+    let rest = (len - moved) as u32;
+    if rest > 0 {
+        // What is beyond all memory the engine refuses.
+        let (src_offset, dst_offset) = (src_offset.saturating_add(moved), dst_offset.saturating_add(moved));
+        recorded.add(&range(opcode, (src, src_offset), (dst, dst_offset), rest), batch.client)?;
     }
     Ok(0)
 }

@@ -237,34 +237,36 @@ impl<'a> scatter_ring_tile<'a> {
     }
 }
 
-/// `len` bytes from one region to another. What is longer than a descriptor can say is a row of such pieces and a
-/// rest.
-pub fn range<'a>(
-    opcode: Opcode,
-    (src, src_offset): (&'a scatter_ring_region, u64),
-    (dst, dst_offset): (&'a scatter_ring_region, u64),
-    len: u64,
-) -> Result<(Option<Shape<'a>>, Option<Shape<'a>>), Failure> {
-    let pieces = len / u64::from(PIECE_BYTES);
-    let count = u32::try_from(pieces).map_err(|_| invalid(format!("{len} bytes: more than a range can have")))?;
-    let piece = Descriptor { opcode: opcode.0, src_offset, dst_offset, ..Descriptor::ZERO };
-    let row = Descriptor { len: PIECE_BYTES, count, src_stride: PIECE_BYTES, dst_stride: PIECE_BYTES, ..piece };
-    let moved = pieces * u64::from(PIECE_BYTES);
-    let rest = Descriptor {
-        len: (len - moved) as u32,
-        count: 1,
-        // What is beyond all memory the engine refuses.
-        src_offset: src_offset.saturating_add(moved),
-        dst_offset: dst_offset.saturating_add(moved),
-        ..piece
-    };
-    let row = (count > 0).then(|| Shape::new(row, src, dst, None));
-    let rest = (rest.len > 0 || count == 0).then(|| Shape::new(rest, src, dst, None));
-    Ok((row, rest))
+/// One side of a range.
+pub type Place<'a> = (&'a scatter_ring_region, u64);
+
+/// Longest piece of a range, in bytes. Not for the header: that has what is `pub`.
+pub(crate) const PIECE_BYTES: u32 = 1 << 30;
+
+/// `len` bytes from one region to another.
+pub fn range<'a>(opcode: Opcode, (src, src_offset): Place<'a>, (dst, dst_offset): Place<'a>, len: u32) -> Shape<'a> {
+    let descriptor = Descriptor { opcode: opcode.0, len, count: 1, src_offset, dst_offset, ..Descriptor::ZERO };
+    Shape::new(descriptor, src, dst, None)
 }
 
-/// Longest piece of a range, in bytes.
-const PIECE_BYTES: u32 = 1 << 30;
+/// The start of a range that is longer than one descriptor can say: a row of pieces, and how many bytes that is.
+pub fn pieces<'a>(
+    opcode: Opcode,
+    (src, src_offset): Place<'a>,
+    (dst, dst_offset): Place<'a>,
+    len: u64,
+) -> Result<(Shape<'a>, u64), Failure> {
+    let pieces = len / u64::from(PIECE_BYTES);
+    let count = u32::try_from(pieces).map_err(|_| invalid(format!("{len} bytes: more than a range can have")))?;
+    let (src_stride, dst_stride) = (PIECE_BYTES, PIECE_BYTES);
+    let row = Descriptor {
+        count,
+        src_stride,
+        dst_stride,
+        ..range(opcode, (src, src_offset), (dst, dst_offset), PIECE_BYTES).descriptor
+    };
+    Ok((Shape { descriptor: row, src, dst, index: None }, pieces * u64::from(PIECE_BYTES)))
+}
 
 fn or(stride: u32, packed: u32) -> u32 {
     if stride == 0 { packed } else { stride }

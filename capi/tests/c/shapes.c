@@ -1,6 +1,10 @@
 /* Every shape of a batch moves the bytes that it says. A batch is recorded once and submitted as often as is wanted. */
 #include "check.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #define BYTES (1u << 20)
 
 static scatter_ring_client *client;
@@ -36,6 +40,31 @@ static void a_range(void) {
     expected[6000] = from[5000];
     scatter_ring_outcome outcome = done();
     CHECK(outcome.bytes == 301 && outcome.user_data == 77);
+}
+
+/* More than a descriptor can say: a row of pieces, and a rest. */
+static void a_long_range(void) {
+    const uint64_t gib = UINT64_C(1) << 30;
+    scatter_ring_region *far, *near;
+    int fd = memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)(3 * gib)) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    DO(scatter_ring_region_register(client, fd, 0, 3 * gib, SCATTER_RING_RIGHTS_READ, &far, &error));
+    DO(scatter_ring_region_allocate(client, 4096, &near, &error));
+    close(fd);
+    /* It ends behind its destination's end: all of it is refused by its first piece. */
+    start_anew();
+    DO(scatter_ring_batch_read(batch, far, 0, near, 0, 2 * gib + 5, &error));
+    DO(scatter_ring_batch_read(batch, far, 3 * gib - 1, near, 0, 2, &error));
+    scatter_ring_ticket *ticket;
+    DO(scatter_ring_batch_submit(client, batch, &ticket, &error));
+    REFUSED(scatter_ring_client_wait(client, ticket, -1, NULL, &error), SCATTER_RING_STATUS_OUT_OF_RANGE, "dst_offset");
+    CHECK(error.descriptor == 0 && error.bytes_done == 0);
+    scatter_ring_ticket_free(ticket);
+    start_anew();
+    REFUSED(scatter_ring_batch_read(batch, far, 0, near, 0, UINT64_MAX, &error), SCATTER_RING_STATUS_INVALID_SETTING,
+            "more than a range can have");
+    scatter_ring_region_free(far);
+    scatter_ring_region_free(near);
 }
 
 static void rows_with_strides_and_missing_ones(void) {
@@ -220,6 +249,7 @@ int main(void) {
     for (uint32_t i = 0; i < BYTES; i++)
         from[i] = (unsigned char)((i * UINT32_C(2654435761)) >> 24);
     a_range();
+    a_long_range();
     rows_with_strides_and_missing_ones();
     written_rows();
     blocks_of_both_sides();
