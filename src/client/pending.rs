@@ -248,6 +248,12 @@ impl Record {
         Ok(())
     }
 
+    /// True when its outcome is known.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
     /// True when its outcome is known and nobody writes to its buffers any more.
     pub fn is_over(&self) -> bool {
         self.done && self.is_reusable()

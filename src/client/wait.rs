@@ -112,7 +112,7 @@ impl Client {
         self.check(ticket)?;
         self.wait_until(timeout, |client| {
             client.pump();
-            client.outcome(ticket).is_some()
+            client.is_done(ticket)
         });
         match (self.outcome(ticket), self.ended.get()) {
             (Some(outcome), _) => outcome.map(Some),
@@ -234,9 +234,10 @@ impl Client {
         self.sleeper.awake(&self.areas.client_sleep);
     }
 
-    /// True if the outcome of a batch is known.
+    /// True if the outcome of a batch is known, or it is another client's.
+    #[inline]
     pub(super) fn is_done(&self, ticket: &Ticket) -> bool {
-        self.pending.get(ticket).is_none_or(|record| record.outcome().is_some())
+        self.pending.get(ticket).is_none_or(super::pending::Record::is_done)
     }
 
     fn check(&mut self, ticket: &Ticket) -> Result<(), BatchError> {
