@@ -70,10 +70,10 @@ check raw engine_take rows 178
 check raw client_reap batches 257
 check batch batch_push rows 61
 check batch engine_take rows 178
-check batch client_reap batches 543
+check batch client_reap batches 575
 check index index_push batches 806
 check index engine_take rows 65
-check index client_reap batches 557
+check index client_reap batches 587
 # Of planning and of decoding, a fragment.
 for kind in rows pairs singles decode; do count count_plan $kind; done
 check rows plan_windows rows 12
