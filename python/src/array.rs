@@ -85,7 +85,7 @@ impl Array {
             dtype: DType::of_format(buffer.format(), item_bytes),
         };
         Ok(Array {
-            address: buffer.buf_ptr().addr(),
+            address: buffer.buf_ptr().expose_provenance(),
             layout,
             readonly: buffer.readonly(),
             keep: Keep::Buffer { _buffer: buffer },

@@ -32,7 +32,8 @@ use std::time::Duration;
 /// Operations move bytes between memory of this client (`Buffer`s, and arrays of them) and memory that others have exported
 /// (`Region`s), or within its own. Each waits, with the GIL released, and returns an `Outcome`; with `wait=False` it returns a
 /// `Transfer` at once, which can be waited for, polled or awaited. Any thread may use a client; threads that submit much
-/// want one each. A forked child has to attach again.
+/// want one each. A forked child has to attach again. The session ends with `close`, or when the client and everything that
+/// came from it (memory, arrays, transfers) was dropped.
 #[pyclass(module = "scatter_ring", frozen, weakref)]
 pub struct Client {
     pub session: Arc<Session>,

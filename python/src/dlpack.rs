@@ -223,7 +223,7 @@ pub fn import(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<Array>> 
             packed *= *length as isize;
         }
     }
-    let address = tensor.data.addr() + tensor.byte_offset as usize;
+    let address = tensor.data.expose_provenance() + tensor.byte_offset as usize;
     let layout = Layout { shape, strides, item_bytes, dtype };
     Ok(Some(Array { address, layout, readonly, keep: Keep::Capsule { _capsule: capsule.unbind() } }))
 }

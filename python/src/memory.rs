@@ -47,7 +47,7 @@ impl Memory {
     /// Memory of a region that is this process's, or, with an address of 0, is not.
     pub fn new(session: &Arc<Session>, region: Region, writable: bool, origin: Origin) -> Arc<Memory> {
         let Origin { address, adopted, keep } = origin;
-        let address = region.as_ptr().map_or(address, |first| first.addr());
+        let address = region.as_ptr().map_or(address, |first| first.expose_provenance());
         let memory = Arc::new(Memory {
             region,
             session: session.clone(),
