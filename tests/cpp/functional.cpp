@@ -167,18 +167,20 @@ struct Operations {
         batch.read_rows(rows);
     }
 
-    /// Packed rows of 40 bytes to places that no two have in common.
+    /// Rows of 40 bytes, 48 apart in the buffer, to places 44 apart that no two have in common.
     void write_rows(sr::Batch &batch, Lane &lane, std::uint64_t base) {
         std::vector<std::uint64_t> list(100);
         for (std::size_t i = 0; i < list.size(); i++) {
             list[i] = (i * 37 + 11) % 101;
-            lane.expect(64 + 40 * i, base + 40 * list[i], 40);
+            lane.expect(64 + 48 * i, base + 44 * list[i], 40);
         }
         const sr::Region index = numbers(list);
         sr::Rows rows = sr::Rows::packed(lane.buffer, 40, index, 100, table);
         rows.numbers = sr::Numbers::u64;
         rows.table_offset = base;
+        rows.table_stride = 44;
         rows.buffer_offset = 64;
+        rows.buffer_stride = 48;
         batch.write_rows(rows);
     }
 
@@ -745,6 +747,7 @@ CLAIM(what_comes_at_the_wrong_time_says_so_and_nothing_is_submitted) {
         sr::Batch dropped = client.batch();
         dropped.read(memory, 0, memory, 8, 8);
         CHECK(memory.is_busy());
+        CHECK(refusal([&] { bytes_of(memory); }).kind() == sr::ErrorKind::busy);
         CHECK_SAYS(refusal([&] { memory.write_at(0, "x", 1); }).message(),
                    "a batch that is under way still uses this region");
     }

@@ -76,6 +76,7 @@ CLAIM(spans_that_cannot_be_end_the_session_and_release_nothing) {
         {"not done with all slots", {but(ok(0, 2), [](sr::Span &s) { s.flags = 0; })}},
         {"no slots", {but(ok(0, 0), [](sr::Span &s) { s.flags = 0; })}},
         {"not from the start", {ok(1, 1)}},
+        {"not from the start, and not done", {but(part, [](sr::Span &s) { s.first = 1; })}},
         {"the same slot twice", {part, part}},
         {"over two batches", {ok(0, 4)}},
         {"before the first position", {ok(UINT64_MAX, 1)}},
@@ -135,6 +136,8 @@ CLAIM(impossible_positions_end_the_session) {
     sr::Error error;
     it.client.wait(it.tickets[0], error);
     CHECK(error.status() == SCATTER_RING_STATUS_BAD_RING);
+    CHECK(!it.client.submit(error));
+    CHECK_SAYS(error.message(), "an impossible position of the completion ring");
     it.check_over();
     for (const std::uint64_t head : {std::uint64_t{3}, UINT64_MAX, std::uint64_t{1} << 63}) {
         Fake fake;
@@ -384,6 +387,27 @@ CLAIM(held_buffers_stay_busy_until_they_are_released) {
     CHECK(fake.asked()[1] == SCATTER_RING_KIND_CLOSE);
 }
 
+CLAIM(a_release_may_come_before_the_end_of_a_batch) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(16, 32));
+    const sr::Region memory = client.allocate(64);
+    sr::Batch batch = client.batch();
+    batch.read(memory, 0, memory, 8, 8);
+    batch.read(memory, 0, memory, 8, 8);
+    const sr::Ticket ticket = batch.submit();
+    fake.span(but(ok(0, 1), [](sr::Span &s) {
+        s.status = SCATTER_RING_STATUS_CANCELLED;
+        s.flags = SCATTER_RING_SPAN_FLAGS_HELD;
+    }));
+    CHECK(!client.try_outcome(ticket) && memory.is_busy());
+    fake.span(but(sr::Span{}, [](sr::Span &s) { s.flags = SCATTER_RING_SPAN_FLAGS_RELEASED; }));
+    CHECK(!client.try_outcome(ticket) && !memory.is_busy());
+    fake.span(but(ok(1, 1), [](sr::Span &s) { s.status = SCATTER_RING_STATUS_NOT_DONE; }));
+    sr::Error error;
+    client.wait(ticket, error);
+    CHECK(error.status() == SCATTER_RING_STATUS_CANCELLED && error.batch()->reusable);
+}
+
 // ---- What a batch puts into the ring ----
 
 static std::vector<sr::Descriptor> taken(Fake &fake) {
@@ -393,6 +417,28 @@ static std::vector<sr::Descriptor> taken(Fake &fake) {
         all.push_back(descriptor);
     }
     return all;
+}
+
+CLAIM(a_sleep_of_the_engine_is_answered_once_and_by_submit) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(16, 16));
+    const auto push = [&] { CHECK(client.push(nop(SCATTER_RING_FLAGS_LAST))); };
+    push();
+    client.submit();
+    CHECK(client.doorbells() == 0);
+    fake.lie(SCATTER_RING_COMPLETE_SLEEP_WORD, 1);
+    push();
+    client.publish();
+    CHECK(client.doorbells() == 0 && taken(fake).size() == 2);
+    client.submit();
+    CHECK(client.doorbells() == 1);
+    push();
+    client.submit();
+    client.submit();
+    CHECK(client.doorbells() == 1);
+    fake.lie(SCATTER_RING_COMPLETE_SLEEP_WORD, 2);
+    client.batch().submit();
+    CHECK(client.doorbells() == 2);
 }
 
 CLAIM(a_batch_carries_begin_fence_last_and_user_data_and_splits_long_ranges) {
@@ -426,6 +472,29 @@ CLAIM(a_batch_carries_begin_fence_last_and_user_data_and_splits_long_ranges) {
     const auto next = taken(fake);
     CHECK(next.size() == 1 && next[0].opcode == SCATTER_RING_OPCODE_NOP && next[0].flags == SCATTER_RING_FLAGS_LAST &&
           next[0].user_data == 0);
+}
+
+CLAIM(a_batch_longer_than_the_ring_is_shown_before_the_ring_is_full_again) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(16, 16));
+    sr::Batch batch = client.batch();
+    for (int i = 0; i < 16; i++) {
+        batch.push(nop());
+    }
+    CHECK(taken(fake).empty());
+    std::thread engine([&] {
+        sr::Descriptor descriptor;
+        for (int i = 0; i < 16;) {
+            i += fake.take(descriptor) ? 1 : 0;
+        }
+    });
+    batch.push(nop());
+    engine.join();
+    // From here on an eighth of the ring at a time.
+    batch.push(nop());
+    CHECK(taken(fake).empty());
+    batch.push(nop());
+    CHECK(taken(fake).size() == 2);
 }
 
 CLAIM(a_dropped_batch_has_never_been_unless_a_part_was_shown) {
