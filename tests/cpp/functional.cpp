@@ -94,6 +94,15 @@ static sr::Descriptor nop(std::uint32_t flags = 0) {
     return descriptor;
 }
 
+static sr::Extension extension_of(std::uint32_t count, std::uint32_t src_stride, std::uint32_t dst_stride) {
+    sr::Extension extension{};
+    extension.opcode = SCATTER_RING_OPCODE_EXTENSION;
+    extension.inner_count = count;
+    extension.inner_src_stride = src_stride;
+    extension.inner_dst_stride = dst_stride;
+    return extension;
+}
+
 // ---- Every operation against a naive loop ----
 
 /// A buffer, what it must contain when its batch is done, and the batch.
@@ -235,17 +244,12 @@ struct Operations {
         descriptor.dst_stride = 200;
         descriptor.len = 10;
         descriptor.count = 8;
-        sr::Extension extension{};
-        extension.opcode = SCATTER_RING_OPCODE_EXTENSION;
-        extension.inner_count = 4;
-        extension.inner_src_stride = 33;
-        extension.inner_dst_stride = 12;
         for (std::uint64_t i = 0; i < 8; i++) {
             for (std::uint64_t k = 0; k < 4; k++) {
                 lane.expect(7 + 1000 * i + 33 * k, base + 200 * i + 12 * k, 10);
             }
         }
-        batch.push_extended(descriptor, extension, {&table, &lane.buffer});
+        batch.push_extended(descriptor, extension_of(4, 33, 12), {&table, &lane.buffer});
     }
 
     /// One of them, by number.
@@ -628,6 +632,81 @@ CLAIM(a_wait_with_a_limit_a_look_and_a_release_say_what_they_know) {
     CHECK(teller.wait(waits).user_data == 4);
     CHECK(!told.next_notification(notification) && !told.wait_notification(notification, 1ms));
     CHECK_SAYS(refusal([&] { ignore(teller.next_notification(notification)); }).message(), "notifications are off");
+}
+
+CLAIM(a_notification_that_comes_between_two_looks_at_a_full_client_stays_in_the_ring) {
+    constexpr std::uint64_t count = 300;
+    sr::Setup setup = small(16, 4);
+    setup.notifications = true;
+    sr::Client told = attach(setup);
+    const sr::Region inbox = told.allocate(64);
+    const std::string name = "cpp-busy-inbox-" + std::to_string(::getpid());
+    told.export_as(inbox, name, sr::Rights::read);
+    std::thread other([&] {
+        sr::Client teller = attach();
+        const sr::Region opened = teller.open(name, sr::Rights::read);
+        sr::Batch batch = teller.batch();
+        for (std::uint64_t i = 0; i < count; i++) {
+            const sr::Ticket ticket = batch.notify(opened, i);
+            teller.wait(ticket);
+        }
+    });
+    sr::Notification notification;
+    sr::Span span;
+    for (std::uint64_t next = 0; next < count;) {
+        sr::Error error;
+        CHECK(!told.reap(span, error));
+        CHECK(!error || error.kind() == sr::ErrorKind::notifications_full);
+        // The last ones do not fill it any more.
+        if ((error || next + 8 >= count) && told.next_notification(notification)) {
+            CHECK(notification.offset == next);
+            next += 1;
+        }
+    }
+    other.join();
+}
+
+CLAIM(notifications_that_are_in_the_way_of_a_long_batch_can_be_taken_and_it_goes_on) {
+    sr::Setup setup = small(4, 4);
+    setup.notifications = true;
+    sr::Client told = attach(setup), teller = attach();
+    const sr::Region inbox = told.allocate(64);
+    const std::string name = "cpp-full-inbox-" + std::to_string(::getpid());
+    told.export_as(inbox, name, sr::Rights::read);
+    const sr::Region opened = teller.open(name, sr::Rights::read);
+    sr::Batch tells = teller.batch();
+    sr::Span span;
+    sr::Error error;
+    for (std::uint64_t i = 0; i < 8; i++) {
+        const sr::Ticket ticket = tells.notify(opened, i);
+        teller.wait(ticket);
+        told.reap(span, error);
+    }
+    CHECK(error.kind() == sr::ErrorKind::notifications_full);
+    // The ring is full behind the batch's BEGIN.
+    for (int i = 0; i < 3; i++) {
+        CHECK(told.push(nop(SCATTER_RING_FLAGS_LAST)));
+    }
+    sr::Descriptor descriptor = nop();
+    descriptor.opcode = SCATTER_RING_OPCODE_READ;
+    descriptor.src_region = descriptor.dst_region = inbox.handle();
+    descriptor.dst_offset = 32;
+    descriptor.len = descriptor.count = 1;
+    sr::Batch batch = told.batch();
+    batch.hint(2, 0);
+    CHECK(!batch.push_extended(descriptor, extension_of(1, 0, 0), {&inbox}, error));
+    CHECK(error.kind() == sr::ErrorKind::notifications_full);
+    CHECK_SAYS(error.message(), "notifications that nobody takes are in the way");
+    sr::Notification notification;
+    for (std::uint64_t i = 0; i < 8; i++) {
+        CHECK(told.next_notification(notification) && notification.offset == i);
+    }
+    batch.push_extended(descriptor, extension_of(1, 0, 0), {&inbox});
+    sr::Descriptor wrong = nop();
+    wrong.count = 1;
+    batch.push(wrong);
+    const sr::Error failed = refusal([&] { told.wait(batch.submit()); });
+    CHECK(failed.status() == SCATTER_RING_STATUS_INVALID_FIELD && failed.batch()->descriptor == 1u);
 }
 
 CLAIM(one_descriptor_wakes_an_event_loop) {

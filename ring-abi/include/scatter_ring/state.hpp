@@ -284,11 +284,12 @@ struct State {
             return false;
         }
         const bool extended = extension != nullptr;
-        if (extended != (building.youngest_slots == 2)) {
-            pending[building.index].toggles.push_back(count());
-        }
+        const std::uint32_t number = count();
         if (!push_waiting(descriptor, extension, error)) {
             return false;
+        }
+        if (extended != (building.youngest_slots == 2)) {
+            pending[building.index].toggles.push_back(number);
         }
         building.others += extended ? 1 : 0;
         building.youngest = first_word(descriptor);
@@ -311,15 +312,22 @@ struct State {
             descriptor.flags = static_cast<std::uint16_t>(descriptor.flags | fence);
             return true;
         }
+        // Once, also if what comes behind it has to be tried again.
+        if (pending[building.index].begins) {
+            return true;
+        }
         Descriptor begin{};
         begin.opcode = SCATTER_RING_OPCODE_BEGIN;
         begin.flags = fence;
         begin.count = opening.hint_fragments;
         begin.src_offset = opening.hint_bytes;
         begin.dst_offset = opening.deadline_ns;
+        if (!push_waiting(begin, nullptr, error)) {
+            return false;
+        }
         pending[building.index].begins = true;
         building.others = 1;
-        return push_waiting(begin, nullptr, error);
+        return true;
     }
 
     /// Pushes a descriptor of the batch, with its extension if it has one, and waits for free slots if need be. What is
@@ -337,7 +345,10 @@ struct State {
         // Both or neither: one of two would be published while the other waits.
         if (!areas.sq.look(free) || free < slots) {
             if (!make_room(slots)) {
-                set_lost(building.first, areas.sq.published() == building.first, error);
+                // While notifications are in the way the batch goes on as soon as somebody takes them.
+                if (is_over() || not_stuck(error)) {
+                    set_lost(building.first, areas.sq.published() == building.first, error);
+                }
                 return false;
             }
             building.publishes = true;
@@ -420,7 +431,7 @@ struct State {
             return Taken::nothing;
         }
         for (;;) {
-            if (is_stuck()) {
+            if (is_shut()) {
                 return Taken::nothing;
             }
             const std::uint64_t position = areas.cq.position();
@@ -500,6 +511,18 @@ struct State {
     /// True if nothing more can be taken from the ring, because a notification is next and nobody takes those before
     /// it.
     bool is_stuck() noexcept { return notifications != nullptr && notifications->is_full() && event_is_next(); }
+
+    /// True if nothing may be taken from the ring: there is no room for a notification, and no span is next. (A ring
+    /// that is empty now may have a notification when it is popped.)
+    bool is_shut() noexcept {
+        if (notifications == nullptr || !notifications->is_full()) {
+            return false;
+        }
+        Span span;
+        const Popped next = areas.cq.peek(span);
+        // An impossible position is for the pop to find.
+        return next == Popped::none || (next == Popped::done && (span.flags & SCATTER_RING_SPAN_FLAGS_EVENT) != 0);
+    }
 
     bool not_stuck(Error &error) noexcept {
         if (is_stuck()) {
