@@ -666,47 +666,106 @@ CLAIM(a_notification_that_comes_between_two_looks_at_a_full_client_stays_in_the_
     other.join();
 }
 
-CLAIM(notifications_that_are_in_the_way_of_a_long_batch_can_be_taken_and_it_goes_on) {
-    sr::Setup setup = small(4, 4);
-    setup.notifications = true;
-    sr::Client told = attach(setup), teller = attach();
-    const sr::Region inbox = told.allocate(64);
-    const std::string name = "cpp-full-inbox-" + std::to_string(::getpid());
-    told.export_as(inbox, name, sr::Rights::read);
-    const sr::Region opened = teller.open(name, sr::Rights::read);
-    sr::Batch tells = teller.batch();
-    sr::Span span;
-    sr::Error error;
-    for (std::uint64_t i = 0; i < 8; i++) {
-        const sr::Ticket ticket = tells.notify(opened, i);
-        teller.wait(ticket);
-        told.reap(span, error);
+/// A client with four notifications that it has not taken and four more in its ring, so that nothing else comes
+/// through.
+struct Stuffed {
+    sr::Client told, teller;
+    sr::Region inbox;
+
+    explicit Stuffed(const char *prefix) : teller(attach()) {
+        sr::Setup setup = small(4, 4);
+        setup.notifications = true;
+        told = attach(setup);
+        inbox = told.allocate(64);
+        const std::string name = prefix + std::to_string(::getpid());
+        told.export_as(inbox, name, sr::Rights::read);
+        const sr::Region opened = teller.open(name, sr::Rights::read);
+        sr::Batch tells = teller.batch();
+        sr::Error error;
+        for (std::uint64_t i = 0; i < 8; i++) {
+            const sr::Ticket ticket = tells.notify(opened, i);
+            teller.wait(ticket);
+            sr::Span span;
+            told.reap(span, error);
+        }
+        check_in_the_way(error);
     }
-    CHECK(error.kind() == sr::ErrorKind::notifications_full);
+
+    static void check_in_the_way(const sr::Error &error) {
+        CHECK(error.kind() == sr::ErrorKind::notifications_full);
+        CHECK_SAYS(error.message(), "notifications that nobody takes are in the way");
+    }
+
+    void take_all() {
+        sr::Notification notification;
+        for (std::uint64_t i = 0; i < 8; i++) {
+            CHECK(told.next_notification(notification) && notification.offset == i);
+        }
+    }
+};
+
+CLAIM(notifications_that_are_in_the_way_of_a_long_batch_can_be_taken_and_it_goes_on) {
+    Stuffed it("cpp-inbox-a-");
     // The ring is full behind the batch's BEGIN.
     for (int i = 0; i < 3; i++) {
-        CHECK(told.push(nop(SCATTER_RING_FLAGS_LAST)));
+        CHECK(it.told.push(nop(SCATTER_RING_FLAGS_LAST)));
     }
     sr::Descriptor descriptor = nop();
     descriptor.opcode = SCATTER_RING_OPCODE_READ;
-    descriptor.src_region = descriptor.dst_region = inbox.handle();
+    descriptor.src_region = descriptor.dst_region = it.inbox.handle();
     descriptor.dst_offset = 32;
     descriptor.len = descriptor.count = 1;
-    sr::Batch batch = told.batch();
+    sr::Batch batch = it.told.batch();
     batch.hint(2, 0);
-    CHECK(!batch.push_extended(descriptor, extension_of(1, 0, 0), {&inbox}, error));
-    CHECK(error.kind() == sr::ErrorKind::notifications_full);
-    CHECK_SAYS(error.message(), "notifications that nobody takes are in the way");
-    sr::Notification notification;
-    for (std::uint64_t i = 0; i < 8; i++) {
-        CHECK(told.next_notification(notification) && notification.offset == i);
-    }
-    batch.push_extended(descriptor, extension_of(1, 0, 0), {&inbox});
+    sr::Error error;
+    CHECK(!batch.push_extended(descriptor, extension_of(1, 0, 0), {&it.inbox}, error));
+    it.check_in_the_way(error);
+    it.take_all();
+    batch.push_extended(descriptor, extension_of(1, 0, 0), {&it.inbox});
     sr::Descriptor wrong = nop();
     wrong.count = 1;
     batch.push(wrong);
-    const sr::Error failed = refusal([&] { told.wait(batch.submit()); });
+    const sr::Error failed = refusal([&] { it.told.wait(batch.submit()); });
     CHECK(failed.status() == SCATTER_RING_STATUS_INVALID_FIELD && failed.batch()->descriptor == 1u);
+}
+
+CLAIM(a_batch_that_was_shown_while_it_waited_in_vain_is_ended_by_one_descriptor_more) {
+    Stuffed it("cpp-inbox-b-");
+    sr::Batch batch = it.told.batch();
+    batch.user_data(9);
+    for (std::uint64_t i = 0; i < 4; i++) {
+        batch.read(it.inbox, i, it.inbox, 32 + i, 1);
+    }
+    sr::Error error;
+    CHECK(!batch.read(it.inbox, 4, it.inbox, 36, 1, error));
+    it.check_in_the_way(error);
+    CHECK(!batch.submit(error));
+    it.check_in_the_way(error);
+    it.take_all();
+    const sr::Ticket ticket = batch.submit();
+    const sr::Outcome outcome = it.told.wait(ticket);
+    CHECK(outcome.bytes == 4 && outcome.user_data == 9 && !it.inbox.is_busy());
+}
+
+CLAIM(a_batch_that_is_dropped_while_notifications_are_in_the_way_is_ended_before_the_next_one) {
+    Stuffed it("cpp-inbox-c-");
+    sr::Error error;
+    {
+        sr::Batch batch = it.told.batch();
+        for (std::uint64_t i = 0; i < 4; i++) {
+            batch.read(it.inbox, i, it.inbox, 32 + i, 1);
+        }
+        CHECK(!batch.read(it.inbox, 4, it.inbox, 36, 1, error));
+    }
+    CHECK(!it.told.push(nop(SCATTER_RING_FLAGS_LAST), error));
+    it.check_in_the_way(error);
+    CHECK(!it.told.batch().submit(error));
+    it.check_in_the_way(error);
+    CHECK(it.inbox.is_busy());
+    it.take_all();
+    const sr::Ticket ticket = it.told.batch().submit();
+    CHECK(it.told.wait(ticket).position == 5);
+    CHECK(!it.inbox.is_busy());
 }
 
 CLAIM(one_descriptor_wakes_an_event_loop) {

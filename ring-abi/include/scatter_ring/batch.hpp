@@ -148,7 +148,8 @@ public:
 
     /// Ends the batch and shows it to the engine. An empty batch is one NOP. The ticket is empty if it fails: the
     /// session has ended; or deadline(), hint() or fence() came too late, or raw descriptors without LAST stand before
-    /// the batch, and then nothing was submitted.
+    /// the batch, and then nothing was submitted. With ErrorKind::notifications_full the batch is as it was: it can be
+    /// submitted once they were taken.
     Ticket submit(Error &error) noexcept {
         error.clear();
         if (!begun(error)) {
@@ -160,8 +161,10 @@ public:
             clear();
             return Ticket();
         }
-        Ticket ticket = state_->finish(error);
-        clear();
+        Ticket ticket = state_->finish(user_data_, error);
+        if (!is_begun()) {
+            clear();
+        }
         return ticket;
     }
 

@@ -60,6 +60,8 @@ struct Opening {
 struct Building {
     /// Its number, unique in the session; 0: there is none.
     std::uint64_t serial = 0;
+    /// In its place for a batch that nobody builds any more and that has no LAST yet.
+    static constexpr std::uint64_t left_open = ~std::uint64_t{0} - 1;
     /// Its record.
     std::uint32_t index = 0;
     std::uint64_t first = 0;
@@ -232,10 +234,16 @@ struct State {
     }
 
     /// What a raw descriptor may not stand in the middle of.
-    bool may_push_raw(Error &error) const noexcept {
+    bool may_push_raw(Error &error) noexcept {
         if (is_child()) {
             set_forked(error);
             return false;
+        }
+        if (building.serial == Building::left_open) {
+            abandon();
+            if (building.serial == Building::left_open && !not_stuck(error)) {
+                return false;
+            }
         }
         if (building.serial != 0) {
             error.set(ErrorKind::sequence, SCATTER_RING_STATUS_BAD_SEQUENCE,
@@ -364,15 +372,22 @@ struct State {
         return true;
     }
 
-    /// Ends the batch with LAST and publishes it.
-    Ticket finish(Error &error) noexcept {
+    /// Ends the batch with LAST and publishes it. It goes on if notifications are in the way; every other error ends
+    /// it.
+    Ticket finish(std::uint64_t user_data, Error &error) noexcept {
         if (is_over()) {
             set_lost(building.first, areas.sq.published() == building.first, error);
             abandon();
             return Ticket();
         }
-        if (building.youngest_slots == 0 && !add_slowly(nop(), nullptr, error)) {
-            abandon();
+        // All of it was shown if it has waited in vain for room for more: LAST needs another descriptor then.
+        const bool is_shown = areas.sq.position() == areas.sq.published();
+        Descriptor last = nop();
+        last.user_data = user_data;
+        if ((building.youngest_slots == 0 || is_shown) && !add_slowly(last, nullptr, error)) {
+            if (is_over()) {
+                abandon();
+            }
             return Ticket();
         }
         Ticket ticket(building.index, building.first, pending[building.index].alive);
@@ -401,11 +416,13 @@ struct State {
         if (areas.sq.position() == building.first) {
             pending.take_back(building.index);
         } else if (push_waiting(nop(), nullptr, ignored)) {
-            // In the place of at least one descriptor that was taken back: this has not waited. It fails only if the
-            // session has ended, and all its batches with it.
             building.youngest = first_word(nop());
             building.youngest_slots = 1;
             publish_last();
+        } else if (!is_over()) {
+            // Notifications are in the way. Whoever pushes next tries again.
+            building.serial = Building::left_open;
+            return;
         }
         building.serial = 0;
     }
