@@ -4,7 +4,7 @@ mod support;
 
 use ring_abi::Stage as AbiStage;
 use ring_abi::{Descriptor, Field, Flags, Kind, NOTIFY_BYTES_MAX, Opcode, Span, SpanFlags, Status};
-use scatter_ring::client::{Client, ClientError, Region, Setup};
+use scatter_ring::client::{Client, ClientError, PushError, Region, Setup};
 use scatter_ring::engine::{Config, Engine, Limits, PeerSettings, RunningEngine};
 use scatter_ring::region::{self, Rights, SharedPages};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -607,6 +607,51 @@ fn notifications_that_come_while_a_batch_is_awaited_are_kept() {
     }
     told.wait(&ticket).unwrap();
     assert!(told.next_notification().unwrap().is_none());
+}
+
+#[test]
+fn a_long_batch_that_notifications_are_in_the_way_of_is_ended_when_they_are_taken() {
+    for submits in [false, true] {
+        let engine = engine();
+        let setup = Setup { notifications: true, sq_capacity: 8, cq_capacity: 4, ..Setup::default() };
+        let mut told = Client::over(engine.connect().unwrap(), &setup).unwrap();
+        let inbox = told.allocate(64).unwrap();
+        told.export(&inbox, "inbox", Rights::READ).unwrap();
+        let mut client = client(&engine);
+        let opened = client.open("inbox", Rights::READ).unwrap();
+        // What the ring holds. The client keeps as many.
+        let mut tell = |number| {
+            let ticket = client.batch().notify(&opened, number, None).unwrap();
+            client.wait(&ticket).unwrap();
+        };
+        (0..4).for_each(&mut tell);
+        let ticket = told.batch().submit().unwrap();
+        told.wait(&ticket).unwrap();
+        (4..8).for_each(&mut tell);
+
+        let mut batch = told.batch();
+        let nop = Descriptor { opcode: Opcode::NOP.0, ..Descriptor::ZERO };
+        let error = (0..100).find_map(|_| batch.push(&nop, &[]).err()).expect("no room for a hundred");
+        assert_eq!(error.status, Status::LIMIT_EXCEEDED);
+        match submits {
+            true => assert_eq!(batch.submit().unwrap_err().status, Status::LIMIT_EXCEEDED),
+            false => drop(batch),
+        }
+        // Nothing can be said before the engine has the end of it.
+        let mut next = told.batch().hint(1, 1);
+        assert_eq!(next.push(&nop, &[]).unwrap_err().status, Status::LIMIT_EXCEEDED);
+        assert_eq!(next.submit().unwrap_err().status, Status::LIMIT_EXCEEDED);
+        // SAFETY: the descriptor names no memory.
+        assert_eq!(unsafe { told.push(&nop) }, Err(PushError::Full));
+        for number in 0..8 {
+            assert_eq!(told.next_notification().unwrap().unwrap().offset, number);
+        }
+        let mut batch = told.batch();
+        batch.user_data(5);
+        (0..100).for_each(|_| batch.push(&Descriptor { user_data: 5, ..nop }, &[]).unwrap());
+        let ticket = batch.submit().unwrap();
+        assert_eq!(told.wait(&ticket).unwrap().user_data, 5);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Writing descriptors into the ring: the batch that is being built, and the raw producer.
 
 use super::memory::Hold;
+use super::notify::FULL;
 use super::pending::Ticket;
 use super::{Batch, BatchError, Client, ClientError, Ended, PushError};
 use crate::ring::{self, Words};
@@ -60,6 +61,9 @@ impl Client {
     pub fn batch(&mut self) -> Batch<'_> {
         if !self.session.is_child() {
             self.abandon();
+            if self.building.active {
+                return Batch::of(self);
+            }
             self.publish();
             let first = self.areas.sq.position();
             self.building = Building {
@@ -92,12 +96,11 @@ impl Client {
         if self.building.youngest_slots == 0 {
             self.begin(&mut entry)?;
         }
-        let extended = extension.is_some();
+        let (extended, descriptor) = (extension.is_some(), self.count());
+        self.push_waiting(&entry, extension.as_ref())?;
         if extended != (self.building.youngest_slots == 2) {
-            let descriptor = self.count();
             self.pending.record_mut(self.building.index).toggles.push(descriptor);
         }
-        self.push_waiting(&entry, extension.as_ref())?;
         let position = self.areas.sq.position();
         let building = &mut self.building;
         building.others += u64::from(extended);
@@ -130,11 +133,13 @@ impl Client {
         }
         let fence = if self.building.fence { flag(Flags::FENCE) } else { 0 };
         match self.building.begin {
+            // Once, also if what comes behind it has to be tried again.
+            Some(_) if self.building.others == 1 => Ok(()),
             Some(begin) => {
                 let mut begin = begin.to_entry();
                 begin[0] |= fence;
-                self.pending.record_mut(self.building.index).begins = true;
                 self.push_waiting(&begin, None)?;
+                self.pending.record_mut(self.building.index).begins = true;
                 self.building.others = 1;
                 Ok(())
             }
@@ -191,8 +196,11 @@ impl Client {
             self.abandon();
             return Err(refused);
         }
-        if !self.has_begun() {
-            self.add_slowly(NOP, None)?;
+        // All of it was shown if it has waited in vain for room for more: LAST needs another descriptor then.
+        let is_shown = self.areas.sq.position() == self.areas.sq.published();
+        if !self.has_begun() || is_shown {
+            let nop = Descriptor { opcode: Opcode::NOP.0, user_data: self.building.user_data, ..Descriptor::ZERO };
+            self.add_slowly(nop.to_entry(), None)?;
         }
         let ticket = self.pending.ticket(self.building.index);
         self.publish_last();
@@ -220,12 +228,22 @@ impl Client {
         if self.areas.sq.position() == self.building.first {
             self.pending.take_back(self.building.index);
         } else if self.push_waiting(&NOP, None).is_ok() {
-            // In the place of at least one descriptor that was taken back: this has not waited. It fails only if the
-            // session has ended, and all its batches with it.
             (self.building.youngest, self.building.youngest_slots) = (NOP[0], 1);
             self.publish_last();
+        } else if self.ended.get().is_none() {
+            return self.leave_open();
         }
         self.building.active = false;
+    }
+
+    /// The batch cannot be ended, because notifications are in the way: whoever comes next tries again, and is refused as
+    /// long as they are.
+    #[cold]
+    fn leave_open(&mut self) {
+        let position = self.areas.sq.position();
+        self.building.refused = Some(BatchError::whole(FULL, position, true));
+        // As before the first descriptor, where it is looked whether the batch is refused.
+        (self.building.turn_at, self.building.youngest_slots) = (position, 0);
     }
 
     /// Shows the engine what was pushed, and rings its doorbell if it sleeps.
@@ -314,6 +332,9 @@ impl Client {
         }
         if self.building.active {
             self.abandon();
+            if self.building.active {
+                return Err(self.not_pushed(ring::PushError::Full));
+            }
         }
         match self.areas.sq.push(entry) {
             Ok(()) => {
