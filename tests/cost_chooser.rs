@@ -4,7 +4,7 @@ mod seeded;
 mod situations;
 
 use scatter_ring::cost::{
-    Budget, Choice, Chooser, Decision, Direction, Geometry, Route, Situation, Work, choose, predict,
+    Budget, Choice, Chooser, Class, Decision, Direction, Geometry, Route, Situation, Work, choose, predict,
 };
 use situations::{any_situation, any_work, plain, reference, rows, work};
 
@@ -222,6 +222,23 @@ fn trying_ends_and_what_cannot_be_the_best_is_not_tried() {
         // Six are looked at, each twice at the most.
         assert!(choices[12..].iter().all(|choice| *choice == choices[12]), "{choices:?}");
         assert!(predict(&work, &situation, choices[12]).total_ns <= best_ns * 1.05 * 1.05);
+    });
+}
+
+/// A hint of a client's is believed as far as planning goes, and can be anything.
+#[test]
+fn work_that_cannot_be_counted_is_decided_like_any_other() {
+    seeded::cases(300, |random| {
+        let mut any = || random.pick(&[1, 1000, 1 << 40, u64::MAX / 2, u64::MAX - 1, u64::MAX]);
+        let classes: [_; 6] = std::array::from_fn(|_| Class {
+            fragments: any(),
+            segments: any(),
+            src_pieces: any(),
+            dst_pieces: any(),
+            bytes: any(),
+        });
+        let (work, situation) = (work(&classes), any_situation(random));
+        batches(&mut Chooser::new(), &work, &situation, 80, |_, _| 1.0);
     });
 }
 

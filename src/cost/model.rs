@@ -137,8 +137,8 @@ pub fn predict_load(load: &Load, terms: &Terms, choice: Choice) -> Prediction {
         parts.pack_ns = gather.pack_ns;
         parts.unpack_ns = gather.unpack_ns;
         parts.chunks = gather.shape.chunks as u64;
-        parts.operations += parts.chunks;
-        parts.doorbells += parts.chunks;
+        parts.operations = parts.operations.saturating_add(parts.chunks);
+        parts.doorbells = parts.doorbells.saturating_add(parts.chunks);
     }
     if let (Some(direct), Some(gather)) = (&direct, &gather) {
         longest.or(&shared(direct, gather, &parts));

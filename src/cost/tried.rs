@@ -71,7 +71,7 @@ impl Tries {
             let choice = current.choice;
             let gathered_bytes = work.split(choice.direct_from_bytes).0.bytes;
             neighbors(choice, &situation.budget)
-                .filter(|other| u64::from(other.chunk_bytes) < 2 * gathered_bytes)
+                .filter(|other| u64::from(other.chunk_bytes) < gathered_bytes.saturating_mul(2))
                 .for_each(|other| self.add(other));
         }
         let hoped_ns = |one: &Try| if hopes { predicted_ns(one) * one.hoped() } else { expected_ns(one) };

@@ -31,6 +31,17 @@ pub struct Work {
     classes: [Class; Work::CLASSES],
 }
 
+impl Class {
+    /// What is expected may be more than can be counted: a client says it.
+    fn add(&mut self, more: &Class) {
+        self.fragments = self.fragments.saturating_add(more.fragments);
+        self.segments = self.segments.saturating_add(more.segments);
+        self.src_pieces = self.src_pieces.saturating_add(more.src_pieces);
+        self.dst_pieces = self.dst_pieces.saturating_add(more.dst_pieces);
+        self.bytes = self.bytes.saturating_add(more.bytes);
+    }
+}
+
 impl Default for Work {
     fn default() -> Work {
         Work { classes: [Class::default(); Work::CLASSES] }
@@ -45,12 +56,7 @@ impl Work {
     pub fn add(&mut self, more: &Class) {
         let length = more.bytes.checked_div(more.segments).unwrap_or(0);
         let at = length.max(1).ilog2().min(Work::CLASSES as u32 - 1);
-        let class = &mut self.classes[at as usize];
-        class.fragments += more.fragments;
-        class.segments += more.segments;
-        class.src_pieces += more.src_pieces;
-        class.dst_pieces += more.dst_pieces;
-        class.bytes += more.bytes;
+        self.classes[at as usize].add(more);
     }
 
     /// The classes that have any fragment, the shortest first, with their numbers.
@@ -65,11 +71,7 @@ impl Work {
         let (mut short, mut long) = (Class::default(), Class::default());
         for (number, class) in self.classes() {
             let sum = if 1u64 << number >= u64::from(direct_from_bytes) { &mut long } else { &mut short };
-            sum.fragments += class.fragments;
-            sum.segments += class.segments;
-            sum.src_pieces += class.src_pieces;
-            sum.dst_pieces += class.dst_pieces;
-            sum.bytes += class.bytes;
+            sum.add(class);
         }
         (short, long)
     }

@@ -340,7 +340,7 @@ impl Part {
     }
 
     fn surveyed_bytes(&self) -> u64 {
-        self.work.classes().map(|(_, class)| class.bytes).sum()
+        self.work.classes().fold(0, |sum, (_, class)| class.bytes.saturating_add(sum))
     }
 
     /// What the part will be, as far as anybody can tell.
