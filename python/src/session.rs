@@ -261,13 +261,13 @@ impl<'s> Locked<'s> {
         let session = self.session;
         drop(self.unsettled());
         let finished = session.poll(if announced { time } else { time.min(BLIND) });
-        let mut state = session.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.sleeps = false;
-        if let Ok(client) = state.client() {
-            client.disarm();
-        }
-        // The wake-ups that were taken may have been meant for others.
-        state.nudge(session);
+        let state = session.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = Locked { state: Some(state), session };
+        locked.sleeps = false;
+        // The wake-ups that are taken may have been meant for event loops: giving the lock back sees to them.
+        locked.awake();
+        // Somebody else has to sleep at the descriptor if this thread does not do so again.
+        session.changed.notify_all();
         Ok(finished)
     }
 
@@ -298,13 +298,12 @@ impl<'s> Locked<'s> {
         self.wakeups.retain(|other| !Arc::ptr_eq(other, wakeup));
     }
 
-    /// Takes the engine's wake-ups from the descriptor; others may have slept for them.
+    /// Takes the engine's wake-ups from the descriptor. Others may have slept for them: giving the lock back announces their
+    /// sleep anew. Waking them for nothing would have them do the same to this one, for ever.
     pub fn awake(&mut self) {
-        let session = self.session;
         if let Ok(client) = self.client() {
             client.disarm();
         }
-        self.nudge(session);
     }
 }
 

@@ -16,8 +16,8 @@ pub struct State {
     pub wakeups: Vec<Arc<Wakeup>>,
     /// `None`: not asked for.
     notices: Option<Notices>,
-    /// Grows whenever something was taken out of the ring.
-    taken: u64,
+    /// How much had been taken when those who sleep were told last.
+    told: u64,
     /// The last look said that the session has ended, or that notifications are in the way.
     failed: bool,
 }
@@ -40,7 +40,7 @@ impl State {
     pub fn new(client: Client, setup: &Setup) -> State {
         let notices =
             setup.notifications.then(|| Notices { kept: VecDeque::new(), kept_max: client.cq_capacity() as usize });
-        State { client: Some(client), sleeps: false, wakeups: Vec::new(), notices, taken: 0, failed: false }
+        State { client: Some(client), sleeps: false, wakeups: Vec::new(), notices, told: 0, failed: false }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -79,33 +79,32 @@ impl State {
         self.failed || self.notices.as_ref().is_none_or(|notices| !notices.kept.is_empty())
     }
 
+    /// Grows whenever something is taken out of the ring, by whatever call.
     pub fn taken(&self) -> u64 {
-        self.taken
+        self.client.as_ref().map_or(0, Client::taken)
     }
 
-    /// True if something was taken that somebody may wait for.
+    /// True if something was taken that somebody may wait for, whom the caller tells.
     pub fn take(&mut self) -> Result<bool, ClientError> {
         let took = self.take_all();
         self.failed = took.is_err();
-        self.taken += u64::from(!matches!(took, Ok(false)));
-        took
+        let unseen = self.taken() != self.told;
+        self.told = self.taken();
+        took.map(|took| took || unseen)
     }
 
     fn take_all(&mut self) -> Result<bool, ClientError> {
         let Some(client) = &mut self.client else { return Ok(false) };
         let mut took = false;
         if let Some(notices) = &mut self.notices {
-            // It takes spans too, and does not say so.
-            took = true;
             while notices.kept.len() < notices.kept_max {
                 let Ok(Some(told)) = client.next_notification() else { break };
                 let (user_data, offset, payload) = (told.user_data, told.offset, told.payload.to_vec());
                 notices.kept.push_back(Notice { user_data, offset, payload });
+                took = true;
             }
         }
-        while client.reap()?.is_some() {
-            took = true;
-        }
+        while client.reap()?.is_some() {}
         Ok(took)
     }
 
@@ -124,7 +123,9 @@ impl State {
         if !self.somebody_sleeps() {
             return;
         }
-        let announced = self.client.as_mut().is_some_and(Client::arm);
+        // A submission that had to wait for room took spans too.
+        let unseen = self.taken() != self.told;
+        let announced = !unseen && self.client.as_mut().is_some_and(Client::arm);
         if !announced {
             let _ = self.take();
             self.nudge(session);

@@ -260,6 +260,40 @@ def test_threads_and_event_loops_share_a_client(attach: Attach) -> None:
         assert not failures, failures
 
 
+def wait_in_thread(client: sr.Client) -> None:
+    with pytest.raises(sr.ClosedError):
+        client.wait_notification()
+
+
+def wait_in_loop(client: sr.Client) -> None:
+    with pytest.raises(sr.ClosedError):
+        asyncio.run(client.notifications().__anext__())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [[wait_in_thread] * 2, [wait_in_loop] * 2, [wait_in_thread, wait_in_loop]],
+    ids=["threads", "loops", "a thread and a loop"],
+)
+def test_those_who_sleep_at_one_client_do_not_wake_each_other(
+    engine: sr.Engine, waits: list[Callable[[sr.Client], None]]
+) -> None:
+    client = engine.client(notifications=True, spin_us=0)
+    threads = [threading.Thread(target=wait, args=(client,)) for wait in waits]
+    for thread in threads:
+        thread.start()
+    # The engine sleeps soon after its last work.
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.5)
+    used = time.process_time() - before
+    client.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert used < 0.05, f"{used:.3f} s of a processor, while nothing happens"
+
+
 def test_a_thread_that_waits_has_neither_the_gil_nor_the_client(engine: sr.Engine) -> None:
     with engine.client(notifications=True, spin_us=0) as client, engine.client() as sender:
         inbox = client.allocate(64)

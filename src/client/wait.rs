@@ -173,6 +173,13 @@ impl Client {
         self.pending.get(ticket).and_then(super::pending::Record::outcome)
     }
 
+    /// Places of the completion ring that were taken since the session began: spans and notifications, by whatever call. Who
+    /// shares a client sees by it that a call, also one that submits, took what somebody else sleeps for.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.areas.cq.position().wrapping_sub(self.areas.header.start_position)
+    }
+
     /// One file descriptor for epoll, asyncio or tokio: readable when the engine has woken this client, or is gone.
     ///
     /// [`arm`](Self::arm), wait for it to be readable, [`disarm`](Self::disarm), [`reap`](Self::reap) until there is
