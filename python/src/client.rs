@@ -102,7 +102,14 @@ impl Client {
 
 /// Submits a batch, without the GIL.
 pub fn start<'py>(py: Python<'py>, session: &Arc<Session>, plan: &Plan) -> PyResult<Bound<'py, Transfer>> {
-    let ticket = session.without_gil(py, |locked| plan.submit(locked.client()?))?;
+    let ticket = session.without_gil(py, |locked| {
+        if plan.needs_index() {
+            // Index memory is used again once its batch was seen to be done, and nobody may have looked for long. What is
+            // wrong is for the submission to say.
+            let _ = locked.take_spans();
+        }
+        plan.submit(locked.client()?)
+    })?;
     Bound::new(py, Transfer::new(session, ticket, plan.memories()))
 }
 

@@ -64,9 +64,18 @@ impl Plan {
         all
     }
 
+    fn index_bytes(&self) -> u64 {
+        self.ops.iter().map(Op::index_bytes).sum()
+    }
+
+    /// True if memory is needed for what the engine reads besides descriptors.
+    pub fn needs_index(&self) -> bool {
+        self.index_bytes() > 0
+    }
+
     /// Writes what the operations have for the engine to read, into one region for all of them.
     fn write_index(&self, client: &mut Client) -> Result<Option<Region>, Failure> {
-        let bytes: u64 = self.ops.iter().map(Op::index_bytes).sum();
+        let bytes = self.index_bytes();
         if bytes == 0 {
             return Ok(None);
         }

@@ -235,6 +235,13 @@ def test_nothing_to_move_is_done_at_once(client: sr.Client) -> None:
     assert batch.outcome is not None and batch.outcome.bytes == 0
 
 
+def test_more_transfers_are_started_than_there_may_be_regions(client: sr.Client) -> None:
+    table, out = client.allocate((10, 64)), client.allocate((1, 64))
+    # Nobody looks what came of them, and each has its row numbers in memory of its own.
+    transfers = [client.read_rows(table, [i % 10], out, wait=False) for i in range(6000)]
+    assert all(transfer.wait(30).bytes == 64 for transfer in transfers)
+
+
 def test_descriptors_that_numpy_made_are_one_batch(client: sr.Client) -> None:
     count = 20_000  # More than the ring holds.
     src, from_src = filled(client, (count, 16))
