@@ -210,7 +210,11 @@ pub fn import(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<Array>> 
     let capsule = capsule_of(object)?;
     let (tensor, readonly) = tensor_in(&capsule, what)?;
     let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
-    let item_bytes = usize::from(tensor.bits) * usize::from(tensor.lanes) / 8;
+    let item_bits = usize::from(tensor.bits) * usize::from(tensor.lanes);
+    if item_bits == 0 || !item_bits.is_multiple_of(8) {
+        return Err(PyTypeError::new_err(format!("{what}: elements of {item_bits} bits; whole bytes are moved")));
+    }
+    let item_bytes = item_bits / 8;
     // SAFETY: DLPack says that there are so many, or, where nothing is packed otherwise, no strides at all.
     let (shape, strides) = unsafe { (numbers(tensor.shape, dimensions), numbers(tensor.strides, dimensions)) };
     let shape: Vec<usize> = shape.unwrap_or_default().iter().map(|length| *length as usize).collect();

@@ -131,6 +131,10 @@ impl Memories {
 
     /// The memory that these bytes of this process lie in; closed one only if there is no other.
     pub fn find(&self, address: usize, bytes: usize) -> Option<Arc<Memory>> {
+        // An array of no elements may be nowhere.
+        if address == 0 {
+            return None;
+        }
         // Dropped behind the lock: it may be the last that knows of some memory.
         let (mut others, mut closed) = (Vec::new(), None);
         let memories = self.lock();

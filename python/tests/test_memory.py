@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import mmap
@@ -264,3 +265,48 @@ def test_tensors_are_taken_by_dlpack(engine: sr.Engine, versions: bool) -> None:
         assert wide[:, [7, 8]].tolist() == [[0, 3], [0, 4]]
         with pytest.raises(TypeError, match="out: in memory of a device .*type 2.*only memory of the host"):
             client.read_rows(table, ids, OnlyDLPack(out, device=(2, 0)))
+
+
+class Tensor(ctypes.Structure):
+    """`DLManagedTensor`."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("dimensions", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+class Made:
+    """A tensor of one dimension, as no library that the tests have makes it."""
+
+    def __init__(self, data: int | None, length: int, bits: int) -> None:
+        self.shape = ctypes.c_int64(length)
+        self.tensor = Tensor(data, (1, 0), 1, 1, bits, 1, ctypes.addressof(self.shape))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self) -> object:
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+def test_a_tensor_that_is_nowhere_or_of_parts_of_bytes_is_refused(client: sr.Client) -> None:
+    buffer = client.allocate(64)
+    # Where torch's are that have no elements.
+    with pytest.raises(ValueError, match="dst: this array is not in memory of this client"):
+        client.read(buffer, Made(None, 0, 8))
+    address = buffer.numpy().ctypes.data
+    assert client.read(buffer, Made(address, 64, 8)).bytes == 64
+    with pytest.raises(TypeError, match="dst: elements of 4 bits; whole bytes are moved"):
+        client.read(buffer, Made(address, 64, 4))
