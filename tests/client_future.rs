@@ -6,9 +6,10 @@ use fake::{meet, ok, setup};
 use ring_abi::{Descriptor, Opcode, Span, SpanFlags, Status};
 use scatter_ring::client::{AsyncClient, Batch, BatchError, Client, Outcome, Setup, Ticket, Transfer};
 use scatter_ring::engine::{Config, Engine, RunningEngine};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -116,6 +117,86 @@ fn a_task_is_woken_although_somebody_else_took_its_span() {
     client.with(|client| client.wait(&other)).unwrap().unwrap();
     assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[test]
+fn a_task_is_woken_although_somebody_else_took_its_span_and_panicked() {
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let (mut task, other) = (pin!(start(&client, 1)), submit(&client, 2));
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(woken.clone());
+    assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    fake.take_all();
+    for position in 0..2 {
+        fake.areas.cq.push(&ok(position, 1).to_entry()).unwrap();
+    }
+    fake.areas.cq.publish();
+    let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        client.with(|client| {
+            client.wait(&other).unwrap();
+            panic!("as the test wants it");
+        })
+    }));
+    assert!(panicked.is_err() && woken.0.load(Ordering::SeqCst) == 1);
+    assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_asleep() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as the test wants it");
+        }
+    }
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let (mut first, second) = (pin!(start(&client, 1)), start(&client, 2));
+    let panics = Waker::from(Arc::new(Panics));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+    fake.take_all();
+    fake.span(ok(0, 1));
+    fake.span(ok(1, 1));
+    assert!(block_on(second).expect("the task was woken").is_ok());
+    let third = start(&client, 3);
+    std::thread::scope(|scope| {
+        let third = scope.spawn(|| block_on(third));
+        std::thread::sleep(Duration::from_millis(20));
+        fake.take_all();
+        fake.span(ok(2, 1));
+        assert!(third.join().unwrap().expect("the task was woken").is_ok());
+    });
+}
+
+/// As one that owns the last handle of its task, and so what the task has.
+#[test]
+fn a_waker_may_use_the_client_when_it_is_dropped() {
+    struct Uses(AsyncClient, mpsc::Sender<()>);
+    impl Wake for Uses {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Uses {
+        fn drop(&mut self) {
+            self.0.with(|_| ()).unwrap();
+            self.1.send(()).unwrap();
+        }
+    }
+    let (client, _fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let (dropped, is_dropped) = mpsc::channel();
+    // Not joined: it hangs if it is not so.
+    std::thread::spawn(move || {
+        let mut task = Box::pin(start(&client, 1));
+        for _ in 0..2 {
+            let waker = Waker::from(Arc::new(Uses(client.clone(), dropped.clone())));
+            assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        drop(task);
+    });
+    for which in ["polled anew", "given up"] {
+        assert_eq!(is_dropped.recv_timeout(LIMIT), Ok(()), "{which}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use ring_abi::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -117,7 +118,7 @@ impl AsyncClient {
     }
 
     /// Uses the client: to describe and submit, to register memory. Tasks that share it wait meanwhile, so `use_it` should
-    /// not wait for batches itself.
+    /// not wait for batches itself. Within it this client and its [`Transfer`]s must not be used, nor a transfer be dropped.
     ///
     /// # Errors
     /// [`ClientError::Forked`] in a forked child.
@@ -126,12 +127,12 @@ impl AsyncClient {
             return Err(ClientError::Forked);
         }
         let mut state = self.0.shared.lock();
-        let result = use_it(&mut state.client);
+        let result = catch_unwind(AssertUnwindSafe(|| use_it(&mut state.client)));
         // It may have taken the spans, and the announcement of the sleep, that somebody waits for.
         let due = state.settle();
         drop(state);
-        due.into_iter().for_each(Waker::wake);
-        Ok(result)
+        wake(due);
+        result.map_or_else(|panic| resume_unwind(panic), Ok)
     }
 
     /// The outcome of a batch of this client.
@@ -157,7 +158,7 @@ impl Future for Transfer {
             return Poll::Ready(Err(BatchError::whole(Status::FORKED, self.ticket.position(), false)));
         }
         let mut state = shared.lock();
-        state.waiting.retain(|waiting| !Arc::ptr_eq(&waiting.ticket, &self.ticket));
+        let before = state.forget(&self.ticket);
         let outcome = match state.client.wait_timeout(&self.ticket, Duration::ZERO) {
             Ok(None) => {
                 state.waiting.push(Waiting { ticket: self.ticket.clone(), waker: context.waker().clone() });
@@ -172,7 +173,8 @@ impl Future for Transfer {
             shared.ring();
         }
         drop(state);
-        due.into_iter().for_each(Waker::wake);
+        drop(before);
+        wake(due);
         outcome.map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -181,9 +183,16 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         let shared = &self.client.0.shared;
         if !shared.session.is_child() {
-            let mut state = shared.lock();
-            state.waiting.retain(|waiting| !Arc::ptr_eq(&waiting.ticket, &self.ticket));
+            let before = shared.lock().forget(&self.ticket);
+            drop(before);
         }
+    }
+}
+
+/// Not to be called under the lock. A waker that panics must not keep the others asleep, nor end the thread.
+fn wake(due: Vec<Waker>) {
+    for waker in due {
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
 
@@ -208,7 +217,7 @@ impl Shared {
             state.idle = state.waiting.is_empty();
             let idle = state.idle;
             drop(state);
-            due.into_iter().for_each(Waker::wake);
+            wake(due);
             self.sleep(idle);
         }
     }
@@ -226,6 +235,13 @@ impl Shared {
 }
 
 impl State {
+    /// Nobody waits with this ticket any more. What did is to be dropped without the lock: a waker can own its task, and that
+    /// one transfers of this client.
+    fn forget(&mut self, ticket: &Arc<Ticket>) -> Option<Waiting> {
+        let at = self.waiting.iter().position(|waiting| Arc::ptr_eq(&waiting.ticket, ticket))?;
+        Some(self.waiting.swap_remove(at))
+    }
+
     /// Takes spans, and says who has something to see now. For the others the engine wakes the thread.
     fn settle(&mut self) -> Vec<Waker> {
         if self.waiting.is_empty() {
