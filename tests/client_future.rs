@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{meet, ok, setup};
 use ring_abi::{Descriptor, Opcode, Span, SpanFlags, Status};
-use scatter_ring::client::{AsyncClient, Batch, BatchError, Client, Outcome, Setup, Ticket, Transfer};
+use scatter_ring::client::{AsyncClient, Batch, BatchError, Client, ClientError, Outcome, Setup, Ticket, Transfer};
 use scatter_ring::engine::{Config, Engine, RunningEngine};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -299,4 +299,61 @@ fn the_session_lives_as_long_as_somebody_waits_in_it() {
         assert!(since.elapsed() < LIMIT, "the session goes on");
         std::thread::yield_now();
     }
+}
+
+/// Even if the lock was another thread's when the process was forked, and although there is no thread to wait for.
+#[test]
+fn a_forked_child_is_told_so_and_leaves_the_parent_alone() {
+    let (client, mut fake) = meet(&setup(64, 64));
+    let client = AsyncClient::new(client).unwrap();
+    let mut all = Some((Box::pin(start(&client, 1)), client));
+    let (holds, is_held) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let holder = all.as_ref().unwrap().1.clone();
+        scope.spawn(move || {
+            holder.with(|_| {
+                holds.send(()).unwrap();
+                released.recv().unwrap();
+            })
+        });
+        is_held.recv().unwrap();
+        in_a_child(|| {
+            let (task, client) = all.as_mut().unwrap();
+            let output = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let refused = matches!(output, Poll::Ready(Err(error)) if error.status == Status::FORKED);
+            refused && matches!(client.with(|_| ()), Err(ClientError::Forked))
+        });
+        release.send(()).unwrap();
+    });
+    in_a_child(|| {
+        drop(all.take());
+        true
+    });
+    let (task, _client) = all.unwrap();
+    fake.take_all();
+    fake.span(ok(0, 1));
+    assert!(block_on(task).expect("the task was woken").is_ok());
+}
+
+/// Runs a check in a forked child and expects it to hold there, in time.
+fn in_a_child(check: impl FnOnce() -> bool) {
+    // SAFETY: the child only makes calls that take no lock of another thread, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let holds = check();
+        // SAFETY: always allowed.
+        unsafe { libc::_exit(if holds { 0 } else { 1 }) };
+    }
+    let (mut status, since) = (0, Instant::now());
+    // SAFETY: `child` is a child of this process, `status` a place for its status.
+    let mut ended = || unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } != 0;
+    while !ended() {
+        if since.elapsed() > LIMIT {
+            // SAFETY: it has not been waited for, so that its number is nobody else's.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(status, 0, "a call went through in the child, or waits");
 }
