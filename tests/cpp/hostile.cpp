@@ -232,6 +232,15 @@ CLAIM(a_refusal_keeps_the_session_and_its_text) {
     CHECK(client.allocate(64, error) && !error);
 }
 
+CLAIM(no_bytes_are_copied_to_and_from_nowhere) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(8, 8));
+    const sr::Region memory = client.allocate(64);
+    std::vector<char> none;
+    memory.read_at(64, none.data(), none.size());
+    memory.write_at(64, none.data(), none.size());
+}
+
 CLAIM(a_hello_that_does_not_fit_is_refused_with_a_sentence) {
     const auto refused = [](const Manners &manners, const char *part, bool notifications = false) {
         Fake fake(manners);

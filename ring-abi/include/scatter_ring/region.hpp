@@ -199,7 +199,9 @@ public:
             set_busy(error);
             return false;
         }
-        std::memcpy(out, memory_->base + offset, length);
+        if (length > 0) {
+            std::memcpy(out, memory_->base + offset, length);
+        }
         return true;
     }
 
@@ -217,7 +219,9 @@ public:
             set_busy(error);
             return false;
         }
-        std::memcpy(memory_->base + offset, data, length);
+        if (length > 0) {
+            std::memcpy(memory_->base + offset, data, length);
+        }
         return true;
     }
 
