@@ -49,12 +49,21 @@ fn every_header_compiles_alone_in_each_standard_with_every_warning_an_error() {
 fn two_parts_of_a_program_may_both_include_it() {
     for compiler in compilers() {
         let place = private_directory();
-        let include = "#include \"scatter_ring.hpp\"\nscatter_ring::Region allocate(scatter_ring::Client &client)";
-        let tries =
-            "scatter_ring::Client none; try { allocate(none); } catch (const scatter_ring::Exception &) { return 0; }";
+        let include = "#include \"scatter_ring.hpp\"\nscatter_ring::Region allocate(scatter_ring::Client &client);
+            extern const void *of_other[2]";
+        let tries = "scatter_ring::Client none;
+            try { allocate(none); } catch (const scatter_ring::Exception &) { return same; }";
+        // An inline function must mean the same constant in both.
+        let constants = "{ &scatter_ring::forever, &scatter_ring::detail::sleep_max }";
+        let same =
+            format!("const void *of_main[2] = {constants}; int same = std::memcmp(of_main, of_other, sizeof of_main);");
+        let other_part = format!(
+            "const void *of_other[2] = {constants};
+            scatter_ring::Region allocate(scatter_ring::Client &client) {{ return client.allocate(1); }}\n"
+        );
         let (main, other) = (place.path().join("main.cpp"), place.path().join("other.cpp"));
-        std::fs::write(&main, format!("{include};\nint main() {{ {tries} return 1; }}\n")).unwrap();
-        std::fs::write(&other, format!("{include} {{ return client.allocate(1); }}\n")).unwrap();
+        std::fs::write(&main, format!("{include};\nint main() {{ {same} {tries} return 1; }}\n")).unwrap();
+        std::fs::write(&other, format!("{include};\n{other_part}")).unwrap();
         let program = place.path().join("program");
         compile(&compiler, &main, &program, &["-std=c++17", other.to_str().unwrap()]);
         assert!(run(&mut Command::new(program)).status.success());

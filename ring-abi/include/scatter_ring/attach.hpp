@@ -35,7 +35,7 @@ using Message = ::scatter_ring_message;
 static_assert(sizeof(Message) == SCATTER_RING_MESSAGE_BYTES, "a message is one packet");
 
 /// How long the engine may take for an answer.
-constexpr nanoseconds answer_limit = std::chrono::seconds(10);
+inline constexpr nanoseconds answer_limit = std::chrono::seconds(10);
 
 /// A question. The name, if any, was checked for its length.
 inline Message question(unsigned kind, std::uint64_t request) noexcept {

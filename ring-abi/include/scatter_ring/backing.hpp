@@ -257,7 +257,7 @@ inline bool map_own_file(MappedPart &part, int fd, std::uint64_t offset, std::ui
 }
 
 /// Bytes of a reserved huge page on x86-64 and on aarch64 with 4 KiB base pages.
-constexpr std::uint64_t huge_bytes = 2u << 20;
+inline constexpr std::uint64_t huge_bytes = 2u << 20;
 
 inline bool make_file(Fd &file, MappedPart &part, std::uint64_t bytes, bool huge, Error &error) noexcept {
     constexpr unsigned huge_2mb = 21u << 26; // MFD_HUGE_2MB, which is in a header that not everybody has.

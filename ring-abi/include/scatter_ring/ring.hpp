@@ -37,7 +37,7 @@ using Span = ::scatter_ring_span;
 namespace detail {
 
 using Word = std::uint64_t;
-constexpr unsigned entry_words = SCATTER_RING_ENTRY_BYTES / sizeof(Word);
+inline constexpr unsigned entry_words = SCATTER_RING_ENTRY_BYTES / sizeof(Word);
 
 /// The first slot, the words of both positions, and how many slots there are, a power of two.
 struct RingWords {

@@ -96,21 +96,21 @@ inline Descriptor nop() noexcept {
 
 /// How many times a long batch publishes on its way through the ring: the engine works on one part while the next is
 /// written.
-constexpr std::uint32_t publishes_per_ring = 8;
+inline constexpr std::uint32_t publishes_per_ring = 8;
 /// Looks at the ring between two yields of the processor. The engine is often woken on the core of the one who waits,
 /// and cannot run while that one spins.
-constexpr unsigned pauses = 16;
+inline constexpr unsigned pauses = 16;
 /// Longest sleep without a look at the ring, in case an engine forgets to wake.
-constexpr nanoseconds sleep_max = std::chrono::seconds(1);
+inline constexpr nanoseconds sleep_max = std::chrono::seconds(1);
 /// Longest sleep of a producer whose ring is full: nobody wakes it.
-constexpr nanoseconds full_sleep = std::chrono::microseconds(200);
+inline constexpr nanoseconds full_sleep = std::chrono::microseconds(200);
 /// A client that never sleeps does not meet the end of its wake socket: it looks for it when nothing has come for so
 /// long.
-constexpr nanoseconds quiet_max = std::chrono::milliseconds(500);
+inline constexpr nanoseconds quiet_max = std::chrono::milliseconds(500);
 /// So many looks at an empty ring come before the first one that is timed.
-constexpr unsigned looks_without_clock = 8;
+inline constexpr unsigned looks_without_clock = 8;
 /// Most wake-ups taken from the socket in one go.
-constexpr unsigned wakes_max = 64;
+inline constexpr unsigned wakes_max = 64;
 
 /// What a client is made of, shared by it and its batches.
 struct State {

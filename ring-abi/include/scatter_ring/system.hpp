@@ -21,7 +21,7 @@
 namespace scatter_ring {
 
 /// For a wait that ends only with what is waited for.
-constexpr std::chrono::nanoseconds forever = std::chrono::nanoseconds::max();
+inline constexpr std::chrono::nanoseconds forever = std::chrono::nanoseconds::max();
 
 namespace detail {
 
