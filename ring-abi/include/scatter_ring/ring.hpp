@@ -15,9 +15,9 @@
 //   H2  Producer::look      acquire, SQ head  H1 (frees descriptors)    slots are written after they were seen free
 //   T2  Consumer::look      acquire, CQ tail  T1 (publishes spans)      spans are read after they were seen
 //   H1  Consumer::release   release, CQ head  H2 (looks for room)       spans are read before their slots are free
-//   W1  Waker::must_wake    fence             W2 (goes to sleep)        the sleeper sees the tail, or the waker the
-//   sleep W2  Sleeper::prepare    fence             W1 (wakes)                word, or both S2  stop_seen acquire, stop
-//   S1 (ends the session)     what was published before the stop is seen after it
+//   W1  Waker::must_wake    fence             W2 (goes to sleep)        the sleeper sees the tail or the waker the word
+//   W2  Sleeper::prepare    fence             W1 (wakes)                the same
+//   S2  stop_seen           acquire, stop     S1 (ends the session)     what came before the stop is seen after it
 #ifndef SCATTER_RING_RING_HPP
 #define SCATTER_RING_RING_HPP
 
