@@ -232,6 +232,17 @@ CLAIM(a_refusal_keeps_the_session_and_its_text) {
     CHECK(client.allocate(64, error) && !error);
 }
 
+CLAIM(a_text_with_a_zero_byte_is_refused_and_not_cut) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(8, 8));
+    const std::string text("/nowhere\0/socket", 16);
+    sr::Error error;
+    CHECK(!sr::Client::attach(text, sr::Setup(), error) && error.system_error() == EINVAL);
+    CHECK(client.connect(text, error) == sr::Peer{} && error.status() == SCATTER_RING_STATUS_INVALID_SETTING);
+    CHECK(!client.open(text, sr::Rights::read, error) && error.status() == SCATTER_RING_STATUS_INVALID_SETTING);
+    CHECK(fake.asked().empty());
+}
+
 CLAIM(no_bytes_are_copied_to_and_from_nowhere) {
     Fake fake;
     sr::Client client = meet(fake, rings(8, 8));

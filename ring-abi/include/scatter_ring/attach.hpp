@@ -236,12 +236,12 @@ inline bool is_granted(const Message &answer, Error &error) noexcept {
 }
 
 /// Connects to the engine's socket.
-inline Fd connect_to(const char *path, Error &error) noexcept {
+inline Fd connect_to(const char *path, std::size_t length, Error &error) noexcept {
     ::sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    const std::size_t length = std::strlen(path);
-    if (length == 0 || length >= sizeof address.sun_path) {
-        error.set_system("the socket's path", length == 0 ? ENOENT : ENAMETOOLONG);
+    if (length == 0 || length >= sizeof address.sun_path || std::memchr(path, '\0', length) != nullptr) {
+        const int refusal = length == 0 ? ENOENT : length >= sizeof address.sun_path ? ENAMETOOLONG : EINVAL;
+        error.set_system("the socket's path", refusal);
         return Fd();
     }
     std::memcpy(address.sun_path, path, length);

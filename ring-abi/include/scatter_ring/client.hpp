@@ -33,7 +33,7 @@ public:
     /// permitted, or the versions differ.
     static Client attach(const std::string &path, const Setup &setup, Error &error) noexcept {
         error.clear();
-        detail::Fd socket = detail::connect_to(path.c_str(), error);
+        detail::Fd socket = detail::connect_to(path.c_str(), path.size(), error);
         return socket ? meet(std::move(socket), setup, error) : Client();
     }
 
@@ -178,9 +178,10 @@ public:
         if (!usable(error)) {
             return Peer{};
         }
-        if (text.empty() || text.size() > SCATTER_RING_NAME_BYTES_MAX) {
+        if (text.empty() || text.size() > SCATTER_RING_NAME_BYTES_MAX || text.find('\0') != std::string::npos) {
             error.set(ErrorKind::refused, SCATTER_RING_STATUS_INVALID_SETTING,
-                      "%s: an endpoint has 1 to %u bytes, this one %zu: it is the text that the other engine gives out",
+                      "%s: an endpoint has 1 to %u bytes that are not 0, this one %zu: it is the text that the other "
+                      "engine gives out",
                       detail::StatusText(SCATTER_RING_STATUS_INVALID_SETTING).text,
                       static_cast<unsigned>(SCATTER_RING_NAME_BYTES_MAX), text.size());
             return Peer{};
