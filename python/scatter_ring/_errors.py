@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._native import Transfer
@@ -53,6 +54,10 @@ class ScatterRingError(Exception):
         self.bytes_done = bytes_done
         self.reusable = reusable
         self.transfer: Transfer | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For pools of processes, whose workers send what they raise. A transfer stays in its process.
+        return partial(type(self), code=self.code, name=self.name), self.args, {**self.__dict__, "transfer": None}
 
 
 class AttachError(ScatterRingError):

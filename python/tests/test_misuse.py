@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -281,3 +283,13 @@ def test_an_error_has_the_place_of_the_mistake(client: sr.Client, table: sr.Buff
     assert (error.descriptor, error.fragment, error.field, error.detail) == (1, 1, "src_offset", 100)
     assert (error.bytes_done, error.reusable) == (32, True)
     assert "descriptor 1 of the batch, fragment 1, src_offset" in str(error)
+
+
+def test_an_error_goes_from_one_process_to_another(client: sr.Client, table: sr.Buffer) -> None:
+    with pytest.raises(sr.TransferError) as failed:
+        client.read_rows(table, [1, 100], client.allocate((2, 4), np.float32))
+    timed_out = sr.TimedOut("late", code=-5, name="TIMED_OUT", peer=7, reusable=False)
+    for error in (failed.value, timed_out):
+        for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(other) is type(error) and str(other) == str(error)
+            assert other.__dict__ == {**error.__dict__, "transfer": None}
