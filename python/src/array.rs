@@ -68,6 +68,10 @@ impl Array {
     }
 
     fn of_buffer(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Array> {
+        // They have no shape to be looked at.
+        if object.getattr("ndim").is_ok_and(|ndim| ndim.extract().is_ok_and(|ndim: usize| ndim == 0)) {
+            return Err(PyValueError::new_err(format!("{what}: an array without dimensions")));
+        }
         let buffer = PyUntypedBuffer::get(object).map_err(|error| {
             PyTypeError::new_err(format!(
                 "{what}: {} (arrays of unusual types: take a view as uint8)",
@@ -100,6 +104,12 @@ impl Array {
             Self::of(object, what)?
         } else {
             let array = numpy(object.py())?.call_method1("asarray", (object,))?;
+            if array.getattr("ndim")?.extract::<usize>()? == 0 {
+                let given = object.get_type().name()?.to_string();
+                return Err(PyTypeError::new_err(format!(
+                    "{what}: integers in an array or a list are needed, not {given}"
+                )));
+            }
             // A list without numbers has no type that says that they would be integers.
             let array = if array.len()? == 0 { array.call_method1("astype", ("int64",))? } else { array };
             Self::of_buffer(&array, what)?

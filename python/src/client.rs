@@ -206,7 +206,11 @@ impl Client {
     ) -> PyResult<Region> {
         let name: String = match name.cast::<PyString>() {
             Ok(name) => name.to_string(),
-            Err(_) => name.getattr("name")?.extract()?,
+            Err(_) => name.getattr("name").and_then(|name| name.extract()).map_err(|_| {
+                PyTypeError::new_err(
+                    "name: a text is needed, or what has one as its name, as engine.adopt(...) gives it",
+                )
+            })?,
         };
         let (rights, peer) = (rights(writable), peer.map(|peer| peer.get().0));
         let region = self.session.without_gil(py, |locked| {

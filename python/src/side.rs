@@ -144,11 +144,14 @@ pub fn find(session: &Arc<Session>, array: &Array) -> PyResult<Option<(Arc<Memor
 
 /// An error if both have types that differ. Bytes are of any type.
 pub fn check_dtypes(from: &Side, to: &Side) -> PyResult<()> {
-    match (from.dtype(), to.dtype()) {
-        (Some(a), Some(b)) if a != b && a != UINT8 && b != UINT8 => Err(PyTypeError::new_err(format!(
-            "{} is of dtype {}, {} of {}: nothing is converted on the way",
-            from.what, a.name, to.what, b.name
-        ))),
-        _ => Ok(()),
+    let (Some(in_from), Some(in_to)) = (&from.layout, &to.layout) else { return Ok(()) };
+    let (a, b) = (in_from.dtype, in_to.dtype);
+    if a == b || a == Some(UINT8) || b == Some(UINT8) {
+        return Ok(());
     }
+    // The other byte order, and structures: they have no name here.
+    let name = |dtype: Option<DType>| dtype.map_or("an unusual one (take a view as uint8)", |dtype| dtype.name);
+    let (a, b) = (name(a), name(b));
+    let (from, to) = (from.what, to.what);
+    Err(PyTypeError::new_err(format!("{from} is of dtype {a}, {to} of {b}: nothing is converted on the way")))
 }
