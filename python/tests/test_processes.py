@@ -110,6 +110,24 @@ def test_a_child_of_an_engine_has_none_and_makes_its_own() -> None:
     engine.close()
 
 
+def test_a_child_may_drop_what_it_has_of_its_parents_engine_after_it_made_its_own() -> None:
+    engines = [sr.Engine() for _ in range(2)]
+
+    def child() -> None:
+        # As a worker does that begins anew: the new one is there before the old one goes.
+        for which in range(len(engines)):
+            engines[which] = sr.Engine()
+        for engine in engines:
+            with engine.client() as client:
+                buffer = client.allocate(64)
+                assert client.read(buffer, buffer).bytes == 64
+            engine.close()
+
+    in_child(child)
+    for engine in engines:
+        engine.close()
+
+
 WHOLE_CHILD = """
 import os, sys, scatter_ring as sr
 client = sr.attach(sys.argv[1])

@@ -2,6 +2,7 @@
 
 use super::session::Session;
 use super::{BatchError, Client, ClientError, Outcome, Ticket};
+use crate::region::forget_threads;
 use ring_abi::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -262,7 +263,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         // A forked child has no such thread.
         if self.shared.session.is_child() {
-            return;
+            return forget_threads(self.thread.take());
         }
         self.shared.lock().closing = true;
         self.shared.ring();

@@ -56,7 +56,9 @@ pub use listen::{ListenError, check_listen};
 use crate::attach::{AttachError, Socket};
 use crate::peer::Peers;
 pub use crate::region::guard::install as guard_process;
-use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, check_no_device_memory, find_backing};
+use crate::region::{
+    Backing, ForkGuard, Region, RegionError, Rights, check_no_device_memory, find_backing, forget_threads,
+};
 use crate::stats::Stats;
 use control::Control;
 use mail::{ControlHandle, Request};
@@ -256,7 +258,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // A forked child has none of the threads, and the engine is not its own.
         if self.fork.is_child() {
-            return;
+            return forget_threads(self.control_thread.take());
         }
         // `start` has taken the thread, and the running engine stops it.
         if let Some(thread) = self.control_thread.take() {
@@ -395,6 +397,10 @@ impl RunningEngine {
     }
 
     fn end(&mut self, limit: Duration) {
+        // A forked child has none of the threads.
+        if self.fork.is_child() {
+            return forget_threads(self.threads.drain(..));
+        }
         self.control.stop(limit);
         for thread in self.threads.drain(..) {
             // A thread that panicked has nothing left to wait for.
@@ -405,10 +411,7 @@ impl RunningEngine {
 
 impl Drop for RunningEngine {
     fn drop(&mut self) {
-        // A forked child has none of the threads.
-        if !self.fork.is_child() {
-            self.end(Duration::ZERO);
-        }
+        self.end(Duration::ZERO);
     }
 }
 

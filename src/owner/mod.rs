@@ -35,7 +35,7 @@ mod serve;
 mod table;
 
 use crate::attach::{self, ANSWER_LIMIT, AttachError, Greeted, Socket};
-use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, SharedPages, find_backing};
+use crate::region::{Backing, ForkGuard, Region, RegionError, Rights, SharedPages, find_backing, forget_threads};
 use ring_abi::staged::LIST_BYTES;
 use ring_abi::{Features, Handle, Kind, Message, NAME_BYTES_MAX, Status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -227,7 +227,7 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if self.shared.fork.is_child() {
-            return;
+            return forget_threads(self.thread.take());
         }
         self.shared.table.stop();
         // Fails if the engine is gone: then the thread knows already.

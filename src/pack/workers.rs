@@ -4,7 +4,7 @@
 //! and runs tasks itself in between, so that no queue needs to be shared.
 
 use super::{Done, Task, Window};
-use crate::region::ForkGuard;
+use crate::region::{ForkGuard, forget_threads};
 use crate::ring::{self, Consumer, HeapWords, Producer, Sleeper, Waker};
 use crate::sync::AtomicU64;
 use crossbeam_utils::CachePadded;
@@ -145,7 +145,7 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         if self.fork.is_child() {
-            return;
+            return forget_threads(self.thread.take());
         }
         ring::stop(&self.shared.stop, Status::STOPPING);
         self.wake();

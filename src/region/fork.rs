@@ -4,6 +4,7 @@ use crate::sync::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
+use std::thread::JoinHandle;
 
 /// A page that the kernel wipes in a forked child.
 ///
@@ -57,6 +58,12 @@ impl Drop for ForkGuard {
         // SAFETY: the mapping is ours, and nobody can hold a reference into it any more.
         let _ = unsafe { rustix::mm::munmap(self.word.as_ptr().cast(), PAGE_BYTES) };
     }
+}
+
+/// Lets the handles of threads go in a child, which has none of these threads. Dropping one would detach the thread that
+/// has this address here: one that the child has started since, because the memory of those that are gone is used again.
+pub(crate) fn forget_threads<T>(threads: impl IntoIterator<Item = JoinHandle<T>>) {
+    threads.into_iter().for_each(std::mem::forget);
 }
 
 // SAFETY: the guard is a `&AtomicU64` that keeps its target alive.

@@ -25,6 +25,7 @@ mod registered;
 pub use backing::{Backing, check_no_device_memory, find_backing};
 pub use file::Trust;
 pub use fork::ForkGuard;
+pub(crate) use fork::forget_threads;
 pub use handles::HandleTable;
 pub use memory::{Huge, Region, RegionError};
 pub use pages::{SharedPages, Slots, Word};

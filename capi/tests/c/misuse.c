@@ -224,12 +224,19 @@ static void a_second_thread_is_refused(void) {
     scatter_ring_engine_free(other);
 }
 
+static void *wait_a_little(void *unused) {
+    usleep(10000);
+    return unused;
+}
+
 static void in_a_forked_child_everything_is_refused_and_the_parent_goes_on(void) {
     const int32_t forked = SCATTER_RING_STATUS_FORKED;
     scatter_ring_batch *batch;
     scatter_ring_ticket *ticket, *other;
     scatter_ring_adopted *adopted;
+    scatter_ring_owner *owner;
     static char memory[4096];
+    DO(scatter_ring_owner_attach_engine(engine, &owner, &error));
     DO(scatter_ring_region_allocate(client, 4096, &region, &error));
     DO(scatter_ring_engine_adopt(engine, "kept", memory, sizeof memory, 1, &adopted, &error));
     DO(scatter_ring_batch_new(client, &batch, &error));
@@ -256,17 +263,27 @@ static void in_a_forked_child_everything_is_refused_and_the_parent_goes_on(void)
         REFUSED(scatter_ring_engine_counters(engine, &counters, &error), forked, "create one in the child");
         REFUSED(scatter_ring_client_attach_engine(engine, NULL, &attached, &error), forked, "parent");
         REFUSED(scatter_ring_engine_stop(engine, 0, NULL, &error), forked, "parent");
+        /* One of its own is as good as any, also if what is the parent's is freed later: this must not touch threads
+         * of the child, which have the places of the parent's. */
+        scatter_ring_engine *own;
+        scatter_ring_owner *lender;
+        pthread_t thread;
+        DO(scatter_ring_engine_create(NULL, &own, &error));
+        DO(scatter_ring_owner_attach_engine(own, &lender, &error));
+        DO(scatter_ring_client_attach_engine(own, NULL, &attached, &error));
+        CHECK(pthread_create(&thread, NULL, wait_a_little, NULL) == 0);
         scatter_ring_ticket_free(ticket);
         scatter_ring_batch_free(batch);
         scatter_ring_region_free(region);
         scatter_ring_client_free(client);
         scatter_ring_adopted_release(adopted);
+        scatter_ring_owner_free(owner);
         scatter_ring_engine_free(engine);
-        /* One of its own is as good as any. */
-        DO(scatter_ring_engine_create(NULL, &engine, &error));
-        DO(scatter_ring_client_attach_engine(engine, NULL, &client, &error));
-        scatter_ring_client_free(client);
-        scatter_ring_engine_free(engine);
+        CHECK(pthread_join(thread, NULL) == 0);
+        scatter_ring_client_free(attached);
+        scatter_ring_owner_free(lender);
+        DO(scatter_ring_engine_stop(own, 0, NULL, &error));
+        scatter_ring_engine_free(own);
         fflush(stdout);
         _exit(0);
     }
@@ -283,6 +300,7 @@ static void in_a_forked_child_everything_is_refused_and_the_parent_goes_on(void)
     scatter_ring_batch_free(batch);
     scatter_ring_region_free(region);
     scatter_ring_adopted_release(adopted);
+    scatter_ring_owner_free(owner);
 }
 
 int main(void) {
