@@ -175,6 +175,8 @@ fn a_hello_that_does_not_fit_is_refused_with_a_sentence() {
     assert!(refused(|answer| answer.status = Status::NOT_ALLOWED).contains("NOT_ALLOWED"));
     let (client, _fake) = meet_with(&setup(8, 8), Manners { start: 1, ..Manners::default() });
     assert!(matches!(client, Err(ClientError::Attach(AttachError::BadMessage(_)))));
+    let (client, _fake) = meet_with(&setup(8, 8), Manners { swaps: true, ..Manners::default() });
+    assert!(client.expect_err("refused").to_string().contains("a doorbell or a wake socket that is something else"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{AttachError, ClientAreas, Received, Socket};
 use ring_abi::{Features, Handle, Kind, Message, Status, abi_matches, abi_word};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::Path;
@@ -67,6 +68,9 @@ pub(crate) fn hello(socket: &Socket, hello: &Message) -> Result<Greeted, AttachE
     let Ok([submit, complete, doorbell, wake]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err(AttachError::BadMessage("the answer to HELLO comes with four file descriptors"));
     };
+    if !is_doorbell(&doorbell) || kind(&wake) != Some(FileType::Socket) {
+        return Err(AttachError::BadMessage("a doorbell or a wake socket that is something else"));
+    }
     let areas = ClientAreas::map(submit, complete, capacities as u32, (capacities >> 32) as u32)?;
     if areas.header.epoch != epoch {
         return Err(AttachError::BadMessage("header and answer disagree on the epoch"));
@@ -75,6 +79,15 @@ pub(crate) fn hello(socket: &Socket, hello: &Message) -> Result<Greeted, AttachE
         return Err(AttachError::BadMessage("the rings do not start where they were asked to"));
     }
     Ok(Greeted { areas, doorbell, wake })
+}
+
+/// True if a descriptor can be rung: to write to a pipe or to a socket can end this process by a signal.
+fn is_doorbell(fd: &OwnedFd) -> bool {
+    kind(fd).is_some_and(|kind| !matches!(kind, FileType::Fifo | FileType::Socket))
+}
+
+fn kind(fd: &OwnedFd) -> Option<FileType> {
+    rustix::fs::fstat(fd).ok().map(|about| FileType::from_raw_mode(about.st_mode))
 }
 
 /// An error if the answer is a refusal.

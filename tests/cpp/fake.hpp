@@ -21,6 +21,8 @@ struct Manners {
     bool sealed = true;
     std::size_t missing_bytes = 0;
     unsigned fds = 4;
+    /// Descriptors in the places of the doorbell and of the wake socket.
+    int doorbell = -1, wake = -1;
 };
 
 /// The engine's side of one session.
@@ -162,7 +164,8 @@ private:
         answer.args[2] = hello.args[3];
         answer.args[3] = 77;
         manners_.answer(answer);
-        const int fds[] = {submit_fd_, complete_fd_, doorbell_, ends[1]};
+        const int fds[] = {submit_fd_, complete_fd_, manners_.doorbell >= 0 ? manners_.doorbell : doorbell_,
+                           manners_.wake >= 0 ? manners_.wake : ends[1]};
         send(answer, fds, manners_.fds);
         ::close(ends[1]);
     }

@@ -308,6 +308,19 @@ CLAIM(a_hello_that_does_not_fit_is_refused_with_a_sentence) {
     manners.fds = 5;
     refused(manners, "too many file descriptors");
     refused(Manners(), "the engine lacks the feature bits 0x8", true);
+    // A doorbell that nobody listens at ends who rings it by a signal.
+    int pipe[2];
+    CHECK(::pipe2(pipe, O_CLOEXEC) == 0 && ::close(pipe[0]) == 0);
+    manners = Manners();
+    manners.doorbell = pipe[1];
+    refused(manners, "a doorbell or a wake socket that is something else");
+    std::swap(manners.doorbell, manners.wake);
+    refused(manners, "a doorbell or a wake socket that is something else");
+    ::close(pipe[1]);
+    manners = Manners();
+    manners.doorbell = Fake().client_socket;
+    refused(manners, "a doorbell or a wake socket that is something else");
+    ::close(manners.doorbell);
 }
 
 CLAIM(events_of_nobody_are_passed_on_and_too_many_of_them_end_the_session) {

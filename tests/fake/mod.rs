@@ -50,11 +50,13 @@ impl Default for HandleTableOf {
 pub struct Manners {
     pub start: u64,
     pub twist: fn(&mut Message),
+    /// Sends the doorbell and the wake socket in each other's place.
+    pub swaps: bool,
 }
 
 impl Default for Manners {
     fn default() -> Self {
-        Manners { start: 0, twist: |_| {} }
+        Manners { start: 0, twist: |_| {}, swaps: false }
     }
 }
 
@@ -89,7 +91,10 @@ impl Fake {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut answer = hello.answer(Status::OK, [abi, offered.0, capacities, epoch, 0, 0, 0, 0]);
         (manners.twist)(&mut answer);
-        let fds = [submit.as_fd(), complete.as_fd(), doorbell.as_fd(), client_wake.as_fd()];
+        let mut fds = [submit.as_fd(), complete.as_fd(), doorbell.as_fd(), client_wake.as_fd()];
+        if manners.swaps {
+            fds.swap(2, 3);
+        }
         socket.send(&answer, &fds).unwrap();
         let office = Arc::new(Office::default());
         let desk = office.clone();

@@ -402,6 +402,17 @@ inline void set_version(Error &error, std::uint64_t engine_abi) noexcept {
               client);
 }
 
+/// True if a descriptor can be rung: to write to a pipe or to a socket can end this process by a signal.
+inline bool is_doorbell(int fd) noexcept {
+    struct ::stat about{};
+    return ::fstat(fd, &about) == 0 && !S_ISFIFO(about.st_mode) && !S_ISSOCK(about.st_mode);
+}
+
+inline bool is_socket(int fd) noexcept {
+    struct ::stat about{};
+    return ::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode);
+}
+
 /// Agrees on a session and maps its areas.
 inline bool say_hello(int socket, const Setup &setup, Greeted &greeted, Error &error) noexcept {
     const std::uint64_t needed = SCATTER_RING_FEATURES_LOCAL |
@@ -441,6 +452,10 @@ inline bool say_hello(int socket, const Setup &setup, Greeted &greeted, Error &e
     }
     if (received.fd_count != 4) {
         set_bad_message(error, "the answer to HELLO comes with four file descriptors");
+        return false;
+    }
+    if (!is_doorbell(received.fds[2].get()) || !is_socket(received.fds[3].get())) {
+        set_bad_message(error, "a doorbell or a wake socket that is something else");
         return false;
     }
     if (!map_areas(greeted.areas, received.fds[0].get(), received.fds[1].get(), static_cast<std::uint32_t>(capacities),
