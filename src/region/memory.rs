@@ -1,13 +1,14 @@
 //! Regions: memory that descriptors can name.
 
 use super::guard::Watched;
+use super::pages::take_pages;
 use super::registered::Registered;
 use super::{Backing, Rights, copy};
 use crate::verbs::VerbsError;
 use memmap2::{MmapOptions, MmapRaw};
 use ring_abi::Status;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -164,7 +165,7 @@ impl Region {
                 .map_err(system("memfd_create"))?;
         rustix::fs::ftruncate(&fd, file_bytes).map_err(system("ftruncate"))?;
         // Pages that cannot be had are an error now, and not a SIGBUS at the first touch.
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, file_bytes).map_err(system("fallocate"))?;
+        take_pages(&fd, file_bytes).map_err(system("fallocate"))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(system("fcntl_add_seals"))?;
         // A client that gets the file can punch holes into it, and then the pool of huge pages may be empty.
         let may_be_lost = flags.contains(MemfdFlags::HUGETLB);

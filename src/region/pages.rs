@@ -10,6 +10,22 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// Bytes of a file that are allocated in one call: a huge page, or many others.
+const PART_BYTES: u64 = 2 << 20;
+
+/// Allocates a file's pages.
+///
+/// Part by part: a kernel may end a call at any signal, and what that call had allocated is then given back.
+pub(super) fn take_pages(fd: &OwnedFd, bytes: u64) -> rustix::io::Result<()> {
+    let mut at = 0;
+    while at < bytes {
+        let part = PART_BYTES.min(bytes - at);
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), at, part))?;
+        at += part;
+    }
+    Ok(())
+}
+
 /// A mapping of a memory file: atomic words, through [`Word`] and [`Slots`], and [blocks](SharedPages::block) of bytes for
 /// the copy routines.
 #[derive(Debug)]
@@ -27,7 +43,7 @@ impl SharedPages {
     pub fn create(name: &str, bytes: usize, seals: SealFlags) -> io::Result<(Arc<SharedPages>, OwnedFd)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, bytes as u64)?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64)?;
+        take_pages(&fd, bytes as u64)?;
         let map = MmapOptions::new().len(bytes).populate().map_raw(&fd)?;
         rustix::fs::fcntl_add_seals(&fd, seals | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Arc::new(SharedPages { map }), fd))

@@ -3,6 +3,8 @@
 
 #include "fake.hpp"
 
+#include <sys/syscall.h>
+
 namespace sr = scatter_ring;
 using namespace std::chrono_literals;
 
@@ -241,6 +243,30 @@ CLAIM(a_text_with_a_zero_byte_is_refused_and_not_cut) {
     CHECK(client.connect(text, error) == sr::Peer{} && error.status() == SCATTER_RING_STATUS_INVALID_SETTING);
     CHECK(!client.open(text, sr::Rights::read, error) && error.status() == SCATTER_RING_STATUS_INVALID_SETTING);
     CHECK(fake.asked().empty());
+}
+
+/// A kernel that every call is interrupted in by a signal, unless it is short and repeated.
+static std::uint64_t interrupted = 0;
+
+extern "C" int fallocate(int fd, int mode, off_t offset, off_t length) {
+    static bool again = true;
+    again = !again;
+    if (interrupted > 0 && (length > 4 << 20 || !again)) {
+        interrupted += 1;
+        errno = EINTR;
+        return -1;
+    }
+    return static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, length));
+}
+
+CLAIM(memory_is_allocated_although_signals_come) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(8, 8));
+    interrupted = 1;
+    const sr::Region memory = client.allocate((16 << 20) + 5);
+    CHECK(memory && interrupted > 4);
+    interrupted = 0;
+    CHECK(memory.view<unsigned char>()[(16 << 20) + 4] == 0);
 }
 
 CLAIM(no_bytes_are_copied_to_and_from_nowhere) {

@@ -4,6 +4,7 @@
 
 #include "system.hpp"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdlib>
 #include <string>
@@ -259,6 +260,20 @@ inline bool map_own_file(MappedPart &part, int fd, std::uint64_t offset, std::ui
 /// Bytes of a reserved huge page on x86-64 and on aarch64 with 4 KiB base pages.
 inline constexpr std::uint64_t huge_bytes = 2u << 20;
 
+/// Allocates a file's pages. False: `errno` says why.
+///
+/// Part by part: a kernel may end a call at any signal, and what that call had allocated is then given back.
+inline bool take_pages(int fd, std::uint64_t bytes) noexcept {
+    for (std::uint64_t at = 0; at < bytes; at += std::min(bytes - at, huge_bytes)) {
+        while (::fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(std::min(bytes - at, huge_bytes))) != 0) {
+            if (errno != EINTR) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 inline bool make_file(Fd &file, MappedPart &part, std::uint64_t bytes, bool huge, Error &error) noexcept {
     constexpr unsigned huge_2mb = 21u << 26; // MFD_HUGE_2MB, which is in a header that not everybody has.
     const std::uint64_t page_bytes = huge ? huge_bytes : static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -274,7 +289,7 @@ inline bool make_file(Fd &file, MappedPart &part, std::uint64_t bytes, bool huge
         return false;
     }
     // Pages that cannot be had are an error now, and not a SIGBUS at the first touch.
-    if (::fallocate(file.get(), 0, 0, static_cast<off_t>(file_bytes)) != 0) {
+    if (!take_pages(file.get(), file_bytes)) {
         error.set_system("fallocate", errno);
         return false;
     }
