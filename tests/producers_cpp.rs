@@ -77,7 +77,7 @@ fn every_operation_moves_what_a_naive_loop_moves_and_every_misuse_says_what_it_i
         let (_engine, socket) = serve(place.path(), &[]);
         for flags in [["-std=c++17", "-O2"], ["-std=c++20", "-O0"]] {
             let program = test_program(&compiler, place.path(), "functional", &flags);
-            claims_hold(Command::new(program).arg(&socket), 23);
+            claims_hold(Command::new(program).arg(&socket), 24);
         }
         let program = test_program(&compiler, place.path(), "no_exceptions", &["-std=c++17", "-O2", "-fno-exceptions"]);
         claims_hold(Command::new(program).arg(&socket), 1);
@@ -90,7 +90,7 @@ fn the_sanitizers_find_nothing_while_every_operation_is_carried_out() {
     let place = private_directory();
     let (_engine, socket) = serve(place.path(), &[]);
     let program = test_program(&compiler, place.path(), "functional", &[&["-std=c++17"], SANITIZED].concat());
-    claims_hold(Command::new(program).arg(&socket), 23);
+    claims_hold(Command::new(program).arg(&socket), 24);
 }
 
 #[test]

@@ -768,6 +768,23 @@ CLAIM(a_batch_that_is_dropped_while_notifications_are_in_the_way_is_ended_before
     CHECK(!it.inbox.is_busy());
 }
 
+CLAIM(a_batch_that_is_dropped_while_notifications_are_in_the_way_is_ended_by_whoever_waits) {
+    Stuffed it("cpp-inbox-d-");
+    sr::Error error;
+    {
+        sr::Batch batch = it.told.batch();
+        for (std::uint64_t i = 0; i < 4; i++) {
+            batch.read(it.inbox, i, it.inbox, 32 + i, 1);
+        }
+        CHECK(!batch.read(it.inbox, 4, it.inbox, 36, 1, error));
+    }
+    it.take_all();
+    CHECK(it.inbox.is_busy());
+    sr::Span span;
+    CHECK(it.told.wait_any(10s) && it.told.reap(span));
+    CHECK(span.status == SCATTER_RING_STATUS_OK && span.count == 5 && !it.inbox.is_busy());
+}
+
 CLAIM(one_descriptor_wakes_an_event_loop) {
     sr::Setup setup;
     setup.spin = 0us;

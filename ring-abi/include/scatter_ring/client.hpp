@@ -736,9 +736,12 @@ private:
         return usable(error) && state_->may_push_raw(error);
     }
 
-    /// Shows what raw pushes have left unpublished; what stands in the ring of a batch that is being built is the
-    /// batch's.
+    /// Shows what raw pushes have left unpublished, and ends what was left open; what stands in the ring of a batch that
+    /// is being built is the batch's.
     void publish_pushed() noexcept {
+        if (state_->building.serial == detail::Building::left_open) {
+            state_->abandon();
+        }
         if (state_->building.serial == 0) {
             state_->publish();
         }

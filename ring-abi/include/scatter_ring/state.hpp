@@ -420,7 +420,7 @@ struct State {
             building.youngest_slots = 1;
             publish_last();
         } else if (!is_over()) {
-            // Notifications are in the way. Whoever pushes next tries again.
+            // Notifications are in the way. Whoever pushes or waits next tries again.
             building.serial = Building::left_open;
             return;
         }
