@@ -245,6 +245,31 @@ CLAIM(a_text_with_a_zero_byte_is_refused_and_not_cut) {
     CHECK(fake.asked().empty());
 }
 
+CLAIM(a_text_that_is_not_utf8_is_refused_before_it_costs_the_session) {
+    Fake fake;
+    sr::Client client = meet(fake, rings(8, 8));
+    sr::Error error;
+    for (const char *wrong :
+         {"caf\xE9", "\xFF", "\xC3", "\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xE2\x82", "\xC3\xC3",
+          "\xE2\x82\xC0", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80"}) {
+        CHECK(!client.open(wrong, sr::Rights::read, error));
+        CHECK_SAYS(error.message(), "a name has 1 to 168 bytes of UTF-8");
+        CHECK(client.connect(wrong, error) == sr::Peer{} && error.status() == SCATTER_RING_STATUS_INVALID_SETTING);
+    }
+    CHECK(fake.asked().empty());
+    for (const char *right : {"a", "caf\xC3\xA9", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
+                              "\xEF\xBF\xBF", "\xF0\x90\x80\x80z", "\xF4\x8F\xBF\xBF"}) {
+        CHECK(client.open(right, sr::Rights::read, error));
+    }
+    fake.twist([](Message &answer) {
+        answer.status = SCATTER_RING_STATUS_LIMIT_EXCEEDED;
+        answer.name_bytes = 1;
+        answer.name[0] = '\xFF';
+    });
+    CHECK(!client.open("a", sr::Rights::read, error));
+    CHECK_SAYS(error.message(), "a name is not UTF-8");
+}
+
 /// A kernel that every call is interrupted in by a signal, unless it is short and repeated.
 static std::uint64_t interrupted = 0;
 

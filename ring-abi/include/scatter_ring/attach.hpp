@@ -98,6 +98,33 @@ inline void set_bad_message(Error &error, const char *what) noexcept {
     error.set(ErrorKind::bad_message, SCATTER_RING_STATUS_BAD_MESSAGE, "not understood: %s", what);
 }
 
+/// As Rust's `str::from_utf8`: who sends anything else loses his session.
+inline bool is_utf8(const char *text, std::size_t bytes) noexcept {
+    const auto *byte = reinterpret_cast<const unsigned char *>(text), *end = byte + bytes;
+    while (byte != end) {
+        const unsigned char first = *byte++;
+        if (first < 0x80) {
+            continue;
+        }
+        const int more = first < 0xC2 || first > 0xF4 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+        if (more == 0 || end - byte < more) {
+            return false;
+        }
+        // The second byte: no longer than need be, no half of a pair, no further than the last character.
+        unsigned least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+        unsigned most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+        for (int i = 0; i < more; i++) {
+            if (*byte < least || *byte > most) {
+                return false;
+            }
+            byte += 1;
+            least = 0x80;
+            most = 0xBF;
+        }
+    }
+    return true;
+}
+
 /// What is wrong with a message that the other side sent; nullptr if nothing is.
 inline const char *fault_of(const Message &message) noexcept {
     if (message.reserved != 0 || message.reserved2 != 0) {
@@ -111,7 +138,7 @@ inline const char *fault_of(const Message &message) noexcept {
             return "a reserved byte is not 0";
         }
     }
-    return nullptr;
+    return is_utf8(message.name, message.name_bytes) ? nullptr : "a name is not UTF-8";
 }
 
 /// Takes the descriptors out of a packet: the first ones are kept, all others closed. False: there were too many.

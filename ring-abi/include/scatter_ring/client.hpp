@@ -130,7 +130,7 @@ public:
         return state_->registered(std::move(memory), backing.file.get(), backing.offset, error);
     }
 
-    /// Memory that somebody else has exported under this name, for batches only.
+    /// Memory that somebody else has exported under this name (1 to 168 bytes of UTF-8), for batches only.
     Region open(const std::string &name, Rights rights, Error &error) noexcept {
         return open_at(Peer{}, name, rights, error);
     }
@@ -178,10 +178,10 @@ public:
         if (!usable(error)) {
             return Peer{};
         }
-        if (text.empty() || text.size() > SCATTER_RING_NAME_BYTES_MAX || text.find('\0') != std::string::npos) {
+        if (!is_text(text)) {
             error.set(ErrorKind::refused, SCATTER_RING_STATUS_INVALID_SETTING,
-                      "%s: an endpoint has 1 to %u bytes that are not 0, this one %zu: it is the text that the other "
-                      "engine gives out",
+                      "%s: an endpoint has 1 to %u bytes of UTF-8, none of them 0, this one %zu: it is the text that "
+                      "the other engine gives out",
                       detail::StatusText(SCATTER_RING_STATUS_INVALID_SETTING).text,
                       static_cast<unsigned>(SCATTER_RING_NAME_BYTES_MAX), text.size());
             return Peer{};
@@ -710,9 +710,16 @@ private:
         memory.writable = writable;
     }
 
+    /// What a message can carry.
+    static bool is_text(const std::string &text) noexcept {
+        return !text.empty() && text.size() <= SCATTER_RING_NAME_BYTES_MAX && text.find('\0') == std::string::npos &&
+               detail::is_utf8(text.data(), text.size());
+    }
+
     static bool check_name(const std::string &name, Error &error) noexcept {
-        if (name.empty() || name.size() > SCATTER_RING_NAME_BYTES_MAX || name.find('\0') != std::string::npos) {
-            error.set(ErrorKind::refused, SCATTER_RING_STATUS_INVALID_SETTING, "%s: a name has 1 to %u bytes",
+        if (!is_text(name)) {
+            error.set(ErrorKind::refused, SCATTER_RING_STATUS_INVALID_SETTING,
+                      "%s: a name has 1 to %u bytes of UTF-8, none of them 0",
                       detail::StatusText(SCATTER_RING_STATUS_INVALID_SETTING).text,
                       static_cast<unsigned>(SCATTER_RING_NAME_BYTES_MAX));
         }
@@ -736,8 +743,8 @@ private:
         return usable(error) && state_->may_push_raw(error);
     }
 
-    /// Shows what raw pushes have left unpublished, and ends what was left open; what stands in the ring of a batch that
-    /// is being built is the batch's.
+    /// Shows what raw pushes have left unpublished, and ends what was left open; what stands in the ring of a batch
+    /// that is being built is the batch's.
     void publish_pushed() noexcept {
         if (state_->building.serial == detail::Building::left_open) {
             state_->abandon();
