@@ -45,6 +45,23 @@ fn every_header_compiles_alone_in_each_standard_with_every_warning_an_error() {
     }
 }
 
+/// Compiled only: its library does not run on every kernel.
+#[test]
+fn a_program_with_the_thread_sanitizer_compiles_without_a_warning() {
+    let program = "#include \"scatter_ring.hpp\"\nint main(int, char **argv) {
+        auto client = scatter_ring::Client::attach(argv[1]);
+        const auto ticket = client.batch().submit();
+        client.wait(ticket);
+        return client.arm();\n}\n";
+    for compiler in compilers() {
+        let place = private_directory();
+        let source = place.path().join("threads.cpp");
+        std::fs::write(&source, program).unwrap();
+        let flags = ["-std=c++17", "-O1", "-fsanitize=thread", "-c"];
+        compile(&compiler, &source, &place.path().join("threads.o"), &flags);
+    }
+}
+
 #[test]
 fn two_parts_of_a_program_may_both_include_it() {
     for compiler in compilers() {
