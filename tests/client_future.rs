@@ -6,6 +6,7 @@ use fake::{meet, ok, setup};
 use ring_abi::{Descriptor, Opcode, Span, SpanFlags, Status};
 use scatter_ring::client::{AsyncClient, Batch, BatchError, Client, ClientError, Outcome, Setup, Ticket, Transfer};
 use scatter_ring::engine::{Config, Engine, RunningEngine};
+use scatter_ring::region::Rights;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -299,6 +300,30 @@ fn the_session_lives_as_long_as_somebody_waits_in_it() {
         assert!(since.elapsed() < LIMIT, "the session goes on");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_task_that_notifications_are_in_the_way_of_can_await_its_batch_again() {
+    let engine = engine();
+    let setup = Setup { cq_capacity: 4, notifications: true, ..Setup::default() };
+    let told = Client::over(engine.connect().unwrap(), &setup).unwrap();
+    let inbox = told.allocate(64).unwrap();
+    told.export(&inbox, "inbox", Rights::READ).unwrap();
+    let told = AsyncClient::new(told).unwrap();
+    let mut teller = Client::over(engine.connect().unwrap(), &Setup::default()).unwrap();
+    let opened = teller.open("inbox", Rights::READ).unwrap();
+    // As many as it keeps, and as many as its ring holds.
+    for number in 0..8 {
+        let ticket = teller.batch().notify(&opened, number, None).unwrap();
+        teller.wait(&ticket).unwrap();
+        let _ = told.with(|told| told.reap()).unwrap();
+    }
+    let mut task = start(&told, 7);
+    assert_eq!(failure(block_on(&mut task)), Status::LIMIT_EXCEEDED);
+    for number in 0..8 {
+        assert_eq!(told.with(|told| told.next_notification().unwrap().unwrap().offset).unwrap(), number);
+    }
+    assert_eq!(block_on(&mut task).expect("the task was woken").unwrap().user_data, 7);
 }
 
 /// Even if the lock was another thread's when the process was forked, and although there is no thread to wait for.

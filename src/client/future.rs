@@ -56,6 +56,9 @@ pub struct AsyncClient(Arc<Owned>);
 
 /// The outcome of a batch, to be awaited. Dropping it gives up the outcome, not the batch.
 ///
+/// While notifications that nobody takes are in the way it fails, as [`Client::wait`] does, and the batch is under way: await
+/// it by `&mut`, take them ([`Client::next_notification`]), and await it again.
+///
 /// A batch that ends with its buffers still held has its outcome ([`BatchError::reusable`] is false): look from time to time
 /// with [`Client::wait_released`] and a timeout of 0.
 #[derive(Debug)]

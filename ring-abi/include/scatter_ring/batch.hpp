@@ -21,8 +21,9 @@ namespace scatter_ring {
 /// Dropped without submit(), a batch of which the engine has seen nothing has never been. One of which it has seen a
 /// part is ended with a NOP: the part may be carried out. One that outlives its client says that the client was closed.
 ///
-/// A call that fails adds nothing: a region of another client, or a closed one; or the session has ended. Everything
-/// else is for the engine to check, and is part of the outcome.
+/// A call that fails adds nothing: a region of another client, or a closed one; or the session has ended. (With
+/// ErrorKind::notifications_full a range of more than 1 GiB may have added the first of its two descriptors; to
+/// describe it again does no harm.) Everything else is for the engine to check, and is part of the outcome.
 class Batch {
 public:
     Batch(Batch &&other) noexcept
