@@ -6,7 +6,7 @@ use crate::batch::Batch;
 use crate::buffer::{Buffer, Region};
 use crate::describe::{self, Distances, Op, Way, missing_flag};
 use crate::dtype::{DType, UINT8};
-use crate::engine::{Running, adopted_name};
+use crate::engine::{Lent, Running, adopted_name};
 use crate::errors::Failure;
 use crate::memory::{Memory, Origin};
 use crate::session::Session;
@@ -181,6 +181,7 @@ impl Client {
                     // SAFETY: as above; the memory is closed before the array is let go.
                     engine.with(|engine| Ok(unsafe { engine.adopt(&name, address as *mut u8, bytes, rights) }?))
                 })?;
+                let adopted = Lent::new(adopted);
                 let opened = self.session.without_gil(py, |locked| Ok(locked.client()?.open(&name, rights)?));
                 (opened?, Some(adopted))
             }

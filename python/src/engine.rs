@@ -39,6 +39,39 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop_without_gil(self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+/// Memory of an array that an engine of this process has adopted. Dropping it returns when nobody touches the memory any more.
+pub struct Lent(Option<engine::Adopted>);
+
+impl Lent {
+    pub fn new(adopted: engine::Adopted) -> Lent {
+        Lent(Some(adopted))
+    }
+
+    /// Not to be called with the GIL.
+    fn close(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        drop_without_gil(self.0.take());
+    }
+}
+
+/// Drops what waits for the engine's threads. An object of Python is dropped with the GIL, and others shall go on.
+fn drop_without_gil<T: Send>(mut value: Option<T>) {
+    if value.is_some() {
+        Python::try_attach(|py| py.detach(|| drop(value.take())));
+    }
+}
+
 /// An engine in this process: a thread that serves rings, and a few that copy. For clients of this process (`client`), of
 /// others on this host (`listen`), and for engines of other hosts.
 ///
@@ -61,7 +94,7 @@ pub struct Adopted {
     name: String,
     bytes: usize,
     /// Dropped in this order: first nobody touches the memory any more.
-    held: Mutex<Option<(engine::Adopted, Keep)>>,
+    held: Mutex<Option<(Lent, Keep)>>,
     engine: Arc<Running>,
 }
 
@@ -157,7 +190,7 @@ impl Engine {
             self.0
                 .with(|engine| Ok(unsafe { engine.adopt(&name, address as *mut u8, bytes as u64, rights(writable)) }?))
         })?;
-        let held = Mutex::new(Some((adopted, array.keep)));
+        let held = Mutex::new(Some((Lent::new(adopted), array.keep)));
         Ok(Adopted { name, bytes, held, engine: self.0.clone() })
     }
 

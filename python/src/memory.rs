@@ -1,12 +1,12 @@
 //! Memory that the batches of a session can name, and how it is found again by its address or its handle.
 
 use crate::array::Keep;
+use crate::engine::Lent;
 use crate::errors::Failure;
 use crate::session::Session;
 use pyo3::prelude::*;
 use ring_abi::Status;
 use scatter_ring::client::Region;
-use scatter_ring::engine::Adopted;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,7 +23,7 @@ pub struct Memory {
     pub writable: bool,
     closed: AtomicBool,
     /// Private memory of this process, that its engine has adopted for it.
-    _adopted: Option<Adopted>,
+    _adopted: Option<Lent>,
     /// The array whose memory it is.
     _keep: Option<Keep>,
 }
@@ -32,7 +32,7 @@ pub struct Memory {
 #[derive(Default)]
 pub struct Origin {
     pub address: usize,
-    pub adopted: Option<Adopted>,
+    pub adopted: Option<Lent>,
     pub keep: Option<Keep>,
 }
 

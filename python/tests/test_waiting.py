@@ -314,6 +314,45 @@ def test_a_thread_that_waits_has_neither_the_gil_nor_the_client(engine: sr.Engin
         assert client.wait_notification(0.01) is None
 
 
+def test_dropping_memory_that_a_transfer_uses_waits_without_the_gil(engine: sr.Engine) -> None:
+    beats: list[float] = []
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.is_set():
+            beats.append(time.monotonic())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        with engine.client() as client:
+            pieces = client.allocate(20_000_000)
+            for _ in range(20):
+                adopted = engine.adopt(np.ones(64, np.uint8), "adopted")
+                region = client.open("adopted")
+                transfer = client.read_tile(
+                    region, pieces, count=pieces.nbytes, piece_bytes=1, src_stride=0, wait=False
+                )
+                beats.clear()
+                first = time.monotonic()
+                del adopted
+                took = time.monotonic() - first
+                try:
+                    transfer.wait(30)
+                except sr.TransferError:
+                    pass  # The memory may be gone before it begins.
+                region.close()
+                if took > 0.02:
+                    break
+            else:
+                not_run("the engine is too fast for it to be seen")
+    finally:
+        stop.set()
+        thread.join()
+    # Not only at its ends, where the GIL changes hands anyway.
+    assert any(first + took / 4 < beat < first + took * 3 / 4 for beat in beats), f"none in {took:.3f} s"
+
+
 def test_closing_a_client_wakes_the_threads_that_wait(engine: sr.Engine) -> None:
     client = engine.client(notifications=True, spin_us=0)
     failures: list[BaseException] = []
