@@ -9,6 +9,7 @@ use scatter_ring::client::{Client, ClientError, PushError, Region, Setup, Ticket
 use scatter_ring::region::Rights;
 use scatter_ring::sync::Ordering;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 const NOP: Descriptor = Descriptor { opcode: Opcode::NOP.0, flags: Flags::LAST, ..Descriptor::ZERO };
@@ -177,6 +178,26 @@ fn a_hello_that_does_not_fit_is_refused_with_a_sentence() {
     assert!(matches!(client, Err(ClientError::Attach(AttachError::BadMessage(_)))));
     let (client, _fake) = meet_with(&setup(8, 8), Manners { swaps: true, ..Manners::default() });
     assert!(client.expect_err("refused").to_string().contains("a doorbell or a wake socket that is something else"));
+}
+
+#[test]
+fn a_region_that_was_granted_too_late_is_given_back() {
+    static IS_LATE: AtomicBool = AtomicBool::new(false);
+    let (client, fake) = meet(&setup(8, 8));
+    *fake.office.twist.lock().unwrap() = Some(|_| {
+        while !IS_LATE.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let refused = client.allocate(64).unwrap_err();
+    assert!(matches!(refused, ClientError::Attach(AttachError::NoAnswer { .. })), "{refused}");
+    IS_LATE.store(true, Ordering::Release);
+    let _second = client.allocate(64).unwrap();
+    let since = Instant::now();
+    while fake.office.closes() == 0 {
+        assert!(since.elapsed() < Duration::from_secs(10), "the first one stays registered");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn an_engine_that_lies_is_an_error_and_the_sanitizers_find_nothing() {
     let Some(compiler) = sanitizing_compiler() else { return };
     let place = private_directory();
     let program = test_program(&compiler, place.path(), "hostile", &[&["-std=c++17"], SANITIZED].concat());
-    claims_hold(&mut Command::new(program), 22);
+    claims_hold(&mut Command::new(program), 23);
 }
 
 /// The engine spins for a second before it sleeps, and the program never lets it.

@@ -105,6 +105,14 @@ impl Client {
         Ok(answer)
     }
 
+    /// What nobody waits for any more must not stay registered or open.
+    fn give_back(&self, answer: &Message) {
+        let has_region = [Kind::REGISTER, Kind::OPEN].iter().any(|kind| answer.kind == kind.answer());
+        if let Some(handle) = attach::handle(answer).filter(|_| has_region && answer.status.is_ok()) {
+            self.session.close_later(handle);
+        }
+    }
+
     fn answer_to(&self, question: &Message, until: Instant) -> Result<Received, ClientError> {
         loop {
             let received = match attach::receive_until(&self.session.socket, until) {
@@ -122,7 +130,10 @@ impl Client {
             }
             let mut given_up = self.given_up.borrow_mut();
             match given_up.iter().position(|request| *request == answer.request) {
-                Some(late) => drop(given_up.swap_remove(late)),
+                Some(late) => {
+                    given_up.swap_remove(late);
+                    self.give_back(answer);
+                }
                 None => return Err(AttachError::BadMessage("an answer to nothing that was asked").into()),
             }
         }

@@ -63,6 +63,12 @@ public:
         return asked_;
     }
 
+    /// What was closed last.
+    std::uint64_t closed() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return closed_;
+    }
+
     /// As if the process had died.
     void die() {
         if (wake_ >= 0) {
@@ -208,6 +214,7 @@ private:
             Message answer = answer_to(question);
             const std::lock_guard<std::mutex> lock(mutex_);
             asked_.push_back(question.kind);
+            closed_ = question.kind == SCATTER_RING_KIND_CLOSE ? question.args[0] : closed_;
             if (question.kind == SCATTER_RING_KIND_REGISTER || question.kind == SCATTER_RING_KIND_OPEN) {
                 handles += 1;
                 answer.args[0] = handles | 1 << 12;
@@ -233,6 +240,7 @@ private:
     std::mutex mutex_;
     std::function<void(Message &)> twist_;
     std::vector<unsigned> asked_;
+    std::uint64_t closed_ = 0;
 };
 
 #endif

@@ -303,6 +303,26 @@ CLAIM(no_bytes_are_copied_to_and_from_nowhere) {
     memory.write_at(64, none.data(), none.size());
 }
 
+CLAIM(a_region_that_was_granted_too_late_is_given_back) {
+    std::atomic<bool> is_late{false};
+    Fake fake;
+    sr::Client client = meet(fake, rings(8, 8));
+    fake.twist([&](Message &) {
+        while (!is_late) {
+            std::this_thread::sleep_for(1ms);
+        }
+    });
+    sr::Error error;
+    CHECK(!client.allocate(64, error) && error.kind() == sr::ErrorKind::no_answer);
+    is_late = true;
+    const sr::Region second = client.allocate(64);
+    CHECK(second.handle() == (2 | 1 << 12));
+    for (int ms = 0; ms < 10000 && fake.asked().size() < 3; ms++) {
+        std::this_thread::sleep_for(1ms);
+    }
+    CHECK(fake.closed() == (1 | 1 << 12));
+}
+
 CLAIM(a_hello_that_does_not_fit_is_refused_with_a_sentence) {
     const auto refused = [](const Manners &manners, const char *part, bool notifications = false) {
         Fake fake(manners);

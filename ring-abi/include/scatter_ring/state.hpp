@@ -743,6 +743,16 @@ struct State {
                 return false;
             }
             given_up.erase(late);
+            give_back(answer);
+        }
+    }
+
+    /// What nobody waits for any more must not stay registered or open.
+    void give_back(const Message &answer) noexcept {
+        const bool has_region = answer.kind == (SCATTER_RING_KIND_REGISTER | SCATTER_RING_KIND_ANSWER) ||
+                                answer.kind == (SCATTER_RING_KIND_OPEN | SCATTER_RING_KIND_ANSWER);
+        if (has_region && answer.status == SCATTER_RING_STATUS_OK && answer.args[0] <= UINT32_MAX) {
+            session->close_later(static_cast<std::uint32_t>(answer.args[0]));
         }
     }
 
