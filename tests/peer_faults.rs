@@ -9,7 +9,7 @@ mod storm;
 
 use peered::{
     Bystander, Caller, END_MAX, Job, LONG, NEAR_BYTES, Owner, TABLE_BYTES, ZONES, by_build, contents, settings, start,
-    table_bytes, wait_until_stopped,
+    table_bytes,
 };
 use proxied::Effect::{Coalesce, Cut, Deaf, Delay, Dribble, Finish, Plain, Repeat, Reset, Slow, Stall, Swallow};
 use proxied::Which::{All, One};
@@ -23,7 +23,7 @@ use seeded::{Random, cases};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use storm::{Running, socket_of_this_client};
+use storm::{Running, socket_of_this_client, wait_until_stopped};
 
 /// An owner behind a proxy, and a client of another engine that reads and writes there.
 struct Scene {

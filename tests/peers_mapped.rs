@@ -3,6 +3,7 @@
 
 mod exported;
 mod serving;
+mod storm;
 mod support;
 
 use exported::{BYTES, ROW, ROWS, bytes, client, connect, exported, is_right, rows};
@@ -303,6 +304,7 @@ fn memory_comes_back_from_an_engine_that_was_killed_and_not_before() {
             if stops {
                 let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
                 rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+                storm::wait_until_stopped(child.id());
             }
             let killer = scope.spawn(|| {
                 std::thread::sleep(wait);

@@ -385,6 +385,7 @@ fn a_stopped_client_keeps_all_that_it_has_and_goes_on_where_it_was() {
         goes_on(&mut victim);
         std::thread::sleep(Duration::from_micros(random.below(3000)));
         victim.signal(Signal::STOP);
+        storm::wait_until_stopped(victim.pid());
         let before = Footprint::of(engine.pid());
         let stop = Instant::now();
         while stop.elapsed() < Duration::from_secs_f64(seconds) {

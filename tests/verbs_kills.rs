@@ -8,7 +8,7 @@ mod storm;
 
 use peered::{
     Bystander, Caller, END_MAX, Job, LONG, NEAR_BYTES, Owner, TABLE_BYTES, UnderWay, ZONE_BYTES, attach, start,
-    table_bytes, wait_until_stopped,
+    table_bytes,
 };
 use ring_abi::{Flags, Status};
 use rustix::process::Signal;
@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use storm::{Footprint, Running, private_directory, socket_of_this_client};
+use storm::{Footprint, Running, private_directory, socket_of_this_client, wait_until_stopped};
 
 /// The two devices of each kind are on the two ends of a wire.
 const PAIRS: [[&str; 2]; 2] = [["rxe0", "rxe1"], ["siw0", "siw1"]];

@@ -304,18 +304,3 @@ impl Bystander {
         batches
     }
 }
-
-/// The signal stops the threads of a process one after the other.
-pub fn wait_until_stopped(pid: u32) {
-    let start = Instant::now();
-    loop {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let is_stopped = |stat: String| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'));
-        if threads.flatten().map(stat).all(is_stopped) {
-            return;
-        }
-        assert!(start.elapsed() < LONG, "it does not stop");
-        std::thread::yield_now();
-    }
-}
