@@ -260,6 +260,24 @@ def test_threads_and_event_loops_share_a_client(attach: Attach) -> None:
         assert not failures, failures
 
 
+def test_a_loop_is_woken_also_if_a_thread_has_slept_at_its_client_meanwhile(attach: Attach, run: Run) -> None:
+    with attach(notifications=True, spin_us=0) as client, attach() as sender:
+        inbox = client.allocate(64)
+        inbox.export("inbox", writable=True)
+        region = sender.open("inbox", writable=True)
+
+        async def main() -> None:
+            told = asyncio.ensure_future(client.notifications().__anext__())
+            await asyncio.sleep(0.02)
+            # It takes the loop's announcement back with its own.
+            assert await asyncio.to_thread(client.wait_notification, 0.02) is None
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(sender.notify, region, user_data=7)
+            assert (await asyncio.wait_for(told, 10)).user_data == 7
+
+        run(main())
+
+
 def wait_in_thread(client: sr.Client) -> None:
     with pytest.raises(sr.ClosedError):
         client.wait_notification()
