@@ -96,7 +96,7 @@ impl Transfer {
     }
 
     /// Asks the engine to end the transfer. False: it has ended or is ending already. The outcome says what came of it. One
-    /// that the engine has not begun is waited for, a second at most.
+    /// that the engine has not begun is waited for, a second at most. An engine that does not answer at all is waited for 10 s.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         let until = Instant::now() + CANCEL_LIMIT;
         loop {
