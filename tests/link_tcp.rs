@@ -45,7 +45,7 @@ link_cases!(over_small_sockets, Sockets(Some(1)));
 
 #[test]
 fn a_wire_that_dribbles_coalesces_and_delays_changes_nothing() {
-    cases(scaled(8, 30), |random| {
+    cases(scaled(4, 30), |random| {
         let lanes = 1 + random.below(3) as usize;
         let limits = random.pick(&[limits as fn() -> Limits, narrow])();
         let manner = random.pick(&[Manner::Dribble, Manner::Pieces(100), Manner::Pieces(4096), Manner::Coalesce(500)]);

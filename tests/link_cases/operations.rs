@@ -139,7 +139,7 @@ pub fn more_reads_than_are_answered_at_a_time_wait_and_are_carried_out(connect: 
 }
 
 pub fn a_link_that_is_shut_down_under_way_completes_everything_and_touches_nothing(connect: &impl Connect) {
-    cases(scaled(50, 200), |random| {
+    cases(scaled(20, 200), |random| {
         let UnderWay { mut a, mut b, mine, theirs, count } = under_way(connect, random, 3);
         a.link.shut_down();
         until(|| {
@@ -154,7 +154,7 @@ pub fn a_link_that_is_shut_down_under_way_completes_everything_and_touches_nothi
 }
 
 pub fn a_link_that_is_dropped_under_way_touches_nothing_any_more(connect: &impl Connect) {
-    cases(scaled(30, 100), |random| {
+    cases(scaled(12, 100), |random| {
         let UnderWay { a, mut b, mine, theirs, .. } = under_way(connect, random, 2);
         drop(a);
         is_let_alone(&mut b, &mine, &theirs);
@@ -275,7 +275,7 @@ pub fn writes_are_in_place_when_the_message_behind_them_has_come(connect: &impl 
     let (mut a, mut b) = connect.pair(2, Width::Wide);
     let (source, into) = (a.own(region(BYTES)), region(BYTES));
     let grant = b.lets(&mut a, &into, Rights::WRITE);
-    for round in 0..scaled(100, 300) {
+    for round in 0..scaled(40, 300) {
         let lane = round as usize % 2;
         let bytes = pattern(BYTES as usize, round);
         source.write_at(0, &bytes).unwrap();
@@ -309,7 +309,7 @@ pub fn what_is_said_to_be_done_is_in_place(connect: &impl Connect) {
     let (theirs, from) = (region(BYTES), region(BYTES));
     let write_to = b.lets(&mut a, &theirs, Rights::WRITE);
     let read_from = b.lets(&mut a, &from, Rights::READ);
-    for round in 0..scaled(100, 300) {
+    for round in 0..scaled(40, 300) {
         let bytes = [2 * round, 2 * round + 1].map(|seed| pattern(BYTES as usize, seed));
         source.write_at(0, &bytes[0]).unwrap();
         from.write_at(0, &bytes[1]).unwrap();
