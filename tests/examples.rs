@@ -2,9 +2,8 @@
 
 mod storm;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use storm::{Running, private_directory};
+use storm::{Running, cargo_build, private_directory};
 
 /// The examples of every language, and what each of them prints.
 const SAID: &[(&str, &str)] = &[
@@ -18,8 +17,9 @@ fn every_example_in_rust_verifies_what_it_has_moved() {
     let place = private_directory();
     let socket = place.path().join("socket");
     let _engine = Running::engine(&socket, &[]);
+    let examples = cargo_build(&["--examples"]).join("examples");
     for (name, expected) in SAID {
-        let output = Command::new(example(name)).arg(&socket).output().unwrap();
+        let output = Command::new(examples.join(name)).arg(&socket).output().unwrap();
         let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{name}: {complaint}");
         assert_eq!(said.trim_end(), *expected, "{name}");
@@ -30,18 +30,10 @@ fn every_example_in_rust_verifies_what_it_has_moved() {
 fn an_example_without_an_engine_says_so() {
     let place = private_directory();
     let socket = place.path().join("socket");
+    let examples = cargo_build(&["--examples"]).join("examples");
     for (name, _) in SAID {
-        let output = Command::new(example(name)).arg(&socket).output().unwrap();
+        let output = Command::new(examples.join(name)).arg(&socket).output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && complaint.contains("NoSocket"), "{name}: {complaint}");
     }
-}
-
-/// Cargo builds the examples with the tests, unless it is asked for one test only.
-fn example(name: &str) -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let directory = tests.parent().and_then(Path::parent).unwrap().join("examples");
-    let path = directory.join(name);
-    assert!(path.exists(), "{} is missing: cargo build --examples", path.display());
-    path
 }

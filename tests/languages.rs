@@ -16,7 +16,7 @@ use serving::{Engine, Place};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use storm::{Footprint, Running, by_build, socket_of_this_client, wait_for_footprint};
+use storm::{Footprint, Running, by_build, cargo_build, socket_of_this_client, wait_for_footprint};
 use support::{Random, not_run};
 
 const TABLE: &str = "storm-table";
@@ -193,15 +193,7 @@ fn compiled(mut compile: Command, source: &str, libraries: &[&str], program: Pat
 
 /// A directory with the library as it is installed. Cargo does not build it for tests of this package.
 fn c_library(place: &Place) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let built = test.parent().and_then(Path::parent).unwrap();
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args(["build", "--quiet", "--locked", "-p", "scatter-ring-c", "--target-dir"]);
-    cargo.arg(built.parent().unwrap());
-    if built.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "{cargo:?}");
+    let built = cargo_build(&["-p", "scatter-ring-c"]);
     for name in ["libscatter_ring.so", concat!("libscatter_ring.so.", env!("CARGO_PKG_VERSION_MAJOR"))] {
         std::os::unix::fs::symlink(built.join("libscatter_ring.so"), place.path(name)).unwrap();
     }

@@ -103,6 +103,20 @@ pub fn socket_of_this_client() -> Option<PathBuf> {
     Some(PathBuf::from(socket))
 }
 
+/// Builds what cargo does not always build for tests, and gives the directory where it is.
+pub fn cargo_build(what: &[&str]) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let built = test.parent().and_then(Path::parent).unwrap();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked", "--target-dir"]);
+    cargo.arg(built.parent().unwrap()).args(what);
+    if built.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "{cargo:?}");
+    built.to_owned()
+}
+
 /// A directory that an engine accepts for its socket.
 pub fn private_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
