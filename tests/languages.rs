@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use storm::{Footprint, Running, by_build, cargo_build, socket_of_this_client, wait_for_footprint};
-use support::{Random, not_run};
+use support::{Random, is_compiler, no_compiler, not_run};
 
 const TABLE: &str = "storm-table";
 const TABLE_ROWS: u64 = 4096;
@@ -175,13 +175,11 @@ fn cpp_program(place: &Place) -> Option<PathBuf> {
 
 fn compiler(variable: &str, name: &str, language: &str) -> Option<Command> {
     let name = std::env::var(variable).unwrap_or(name.to_owned());
-    if Command::new(&name).arg("--version").output().is_ok_and(|output| output.status.success()) {
-        return Some(Command::new(name));
+    let is_there = is_compiler(&name);
+    if !is_there {
+        no_compiler(&format!("a producer in {language}: no compiler ({name}) here"));
     }
-    let is_needed = std::env::var_os("SCATTER_RING_NEEDS_COMPILERS").is_some_and(|value| value == "1");
-    assert!(!is_needed, "no {language} compiler ({name}) here");
-    not_run(&format!("a producer in {language}: no compiler ({name}) here"));
-    None
+    is_there.then(|| Command::new(name))
 }
 
 fn compiled(mut compile: Command, source: &str, libraries: &[&str], program: PathBuf) -> PathBuf {

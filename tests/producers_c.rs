@@ -15,17 +15,15 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::hostile::eventually;
-use support::not_run;
+use support::{is_compiler, no_compiler};
 
 /// What the producer says when all went well.
 const GATHERED: &str = "1000 rows of 264 bytes are in one block";
 
 /// The compiled producer, `None` where nothing can compile it.
 fn producer(place: &Place) -> Option<PathBuf> {
-    if !Command::new("cc").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        let is_needed = std::env::var_os("SCATTER_RING_NEEDS_COMPILERS").is_some_and(|value| value == "1");
-        assert!(!is_needed, "no C compiler (cc) here");
-        not_run("no C compiler (cc) here for examples/c/producer.c");
+    if !is_compiler("cc") {
+        no_compiler("no C compiler (cc) here for examples/c/producer.c");
         return None;
     }
     let (root, binary) = (Path::new(env!("CARGO_MANIFEST_DIR")), place.path("producer"));

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use storm::{Footprint, Running, by_build, private_directory, wait_for_footprint};
-use support::{Random, not_run};
+use support::{Random, is_compiler, no_compiler};
 
 const WARNINGS: &[&str] = &["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"];
 const SANITIZED: &[&str] = &["-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
@@ -280,13 +280,9 @@ fn compilers() -> Vec<String> {
     let named = std::env::var("CXX").ok();
     let known = || ["g++", "clang++"].map(str::to_owned).to_vec();
     let asked = named.map_or_else(known, |compiler| vec![compiler]);
-    let quiet = |compiler: &String| {
-        let version = Command::new(compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        version.is_ok_and(|status| status.success())
-    };
-    let found: Vec<String> = asked.into_iter().filter(quiet).collect();
+    let found: Vec<String> = asked.into_iter().filter(|compiler| is_compiler(compiler)).collect();
     if found.is_empty() {
-        missing("no C++ compiler (CXX, g++ or clang++)");
+        no_compiler("no C++ compiler (CXX, g++ or clang++)");
     }
     found
 }
@@ -302,15 +298,9 @@ fn sanitizing_compiler() -> Option<String> {
         command.output().is_ok_and(|output| output.status.success())
     });
     if found.is_none() {
-        missing("no C++ compiler with AddressSanitizer and UndefinedBehaviorSanitizer");
+        no_compiler("no C++ compiler with AddressSanitizer and UndefinedBehaviorSanitizer");
     }
     found
-}
-
-fn missing(what: &str) {
-    let needed = std::env::var_os("SCATTER_RING_NEEDS_COMPILERS").is_some_and(|value| value == "1");
-    assert!(!needed, "{what}");
-    not_run(what);
 }
 
 fn test_program(compiler: &str, place: &Path, name: &str, flags: &[&str]) -> PathBuf {

@@ -99,6 +99,7 @@ pub struct PostFailed {
 /// fn late(queue_pair: &mut QueuePair, storage: &mut PostStorage) {
 ///     let mut batch = queue_pair.start(storage);
 ///     let _ = batch.send(1, &[], true);
+///     // SAFETY: it names no memory.
 ///     let _ = unsafe { batch.submit() };
 ///     let _ = batch.send(2, &[], true);
 /// }

@@ -13,6 +13,7 @@ use scatter_ring::region::{Huge, Region, Rights};
 use scatter_ring::ring::{Waker, stop_seen};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub struct RawClient {
@@ -112,6 +113,18 @@ impl RawClient {
 /// Says so past the test harness, which shows what a passing test prints to nobody.
 pub fn not_run(what: &str) {
     let _ = writeln!(std::io::stderr(), "NOT RUN: {what}");
+}
+
+/// True if a compiler can be run.
+pub fn is_compiler(name: &str) -> bool {
+    Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Says what is not run for want of a compiler; where `SCATTER_RING_NEEDS_COMPILERS` is 1 that is a failure.
+pub fn no_compiler(what: &str) {
+    let is_needed = std::env::var_os("SCATTER_RING_NEEDS_COMPILERS").is_some_and(|value| value == "1");
+    assert!(!is_needed, "{what}");
+    not_run(what);
 }
 
 /// A small generator (splitmix64): tests are repeatable from their seed.
